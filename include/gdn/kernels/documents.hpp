@@ -1,0 +1,53 @@
+// Documents in a row, as a kernel sees them. Everything is a select: what it discards may be anything.
+//   word_t = 256 document_t + sum over d of 2^d [token t - d is valid and of document_t]       bit 0: token t is valid
+// Padding carries the document of the last valid token before it.
+#pragma once
+#include "gdn/ops.hpp"
+
+namespace gdn {
+
+inline constexpr int document_shift = 8;
+
+// The tokens of a chunk, and the documents that its neighbours end and it ends with.
+template <class M, class C> struct Documents {
+  Column<M, i32, C> word;
+  Column<M, i32, C> id;
+  Scalar<M, i32> before, last;
+};
+template <class M, class C> Documents<M, C> documents_of(const Column<M, i32, C>& word, const Scalar<M, i32>& before, const Scalar<M, i32>& last) {
+  return {word, map([](auto w) { return w >> document_shift; }, word), before, last};
+}
+// One document without padding: every mask is true.
+struct OneDocument {};
+
+template <TileLike X> X valid_rows(OneDocument, const X& x) { return x; }
+template <class D, TileLike X> X valid_rows(const D& d, const X& x) {
+  return map([](auto w, auto x) { return where((w & 1) == 1, x, 0.f); }, d.word, x);
+}
+// Rows whose token `distance` places earlier is valid and of their document.
+template <int Distance, TileLike X> X rows_that_see(OneDocument, const X& x) { return x; }
+template <int Distance, class D, TileLike X> X rows_that_see(const D& d, const X& x) {
+  static_assert(Distance < document_shift);
+  return map([](auto w, auto x) { return where((w & (1 << Distance)) == (1 << Distance), x, 0.f); }, d.word, x);
+}
+template <Operand X> X same_document(OneDocument, const X& x) { return x; }
+template <class D, Operand X> auto same_document(const D& d, const X& x) {
+  return map([](auto i, auto j, auto x) { return where(i == j, x, 0.f); }, d.id, as_row(d.id), x);
+}
+// Rows that read the state which comes in, rows that write the state which goes out, and the state that passes through.
+template <TileLike X> X reads_state(OneDocument, const X& x) { return x; }
+template <class D, TileLike X> X reads_state(const D& d, const X& x) {
+  return map([](auto id, auto before, auto x) { return where(id == before, x, 0.f); }, d.id, d.before, x);
+}
+template <TileLike X> X writes_state(OneDocument, const X& x) { return x; }
+template <class D, TileLike X> X writes_state(const D& d, const X& x) {
+  return map([](auto id, auto last, auto x) { return where(id == last, x, 0.f); }, d.id, d.last, x);
+}
+template <TileLike X> X passes_through(OneDocument, const X& x) { return x; }
+template <class D, TileLike X> X passes_through(const D& d, const X& x) {
+  return map([](auto before, auto last, auto x) { return where(before == last, x, 0.f); }, d.before, d.last, x);
+}
+template <class M, class C> Column<M, f32, C> sum_within(OneDocument, const Column<M, f32, C>& x) { return cumsum(x); }
+template <class D, class M, class C> Column<M, f32, C> sum_within(const D& d, const Column<M, f32, C>& x) { return cumsum_within(d.id, x); }
+
+}  // namespace gdn

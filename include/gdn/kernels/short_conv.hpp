@@ -1,0 +1,39 @@
+// Causal depthwise convolution with SiLU, and l2 normalisation, per chunk of one head.
+//   z_t = sum over taps j ascending of w_j x_(t - (taps - 1 - j)) + bias, products and sums each rounded; y = silu(z)
+//   A tap counts only if its token is valid and of t's document. x before the chunk is in `tail` (its last taps - 1 rows count).
+//   l2norm(y) = y rsqrt(sum y^2 + 1e-6)
+#pragma once
+#include "gdn/kernels/documents.hpp"
+#include "gdn/ops.hpp"
+
+namespace gdn {
+
+inline constexpr f32 l2_epsilon = 1e-6f;
+inline constexpr int tail_rows = 8;  // one vector register high, so that tail and chunk join without moves on the TPU
+
+template <class D, class M, class C, class W, class T>
+Tile<M, f32, C, W> short_conv(const D& documents, const Tile<M, f32, C, W>& x, const Tile<M, f32, Row<tail_rows>, W>& tail,
+                              const Tile<M, f32, T, W>& weights, const Tile<M, f32, One, W>* bias) {
+  static_assert(T::size >= 1 && T::size <= tail_rows, "short_conv: at most 8 taps");
+  auto history = concat_rows(tail, x);
+  auto tap = [&](auto j) {
+    constexpr int distance = T::size - 1 - j;
+    auto shifted = retyped<Tile<M, f32, C, W>>(rows<tail_rows - distance, C::size>(history));
+    return rows_that_see<distance>(documents, map([](auto x, auto w) { return x * w; }, shifted, row<j>(weights)));
+  };
+  auto z = tap(std::integral_constant<int, 0>{});
+  unroll<T::size - 1>([&](auto j) { z = z + tap(std::integral_constant<int, j + 1>{}); });
+  return bias ? valid_rows(documents, z + *bias) : valid_rows(documents, z);
+}
+
+// The last rows of the chunk, for the next one.
+template <class M, class C, class W> Tile<M, f32, Row<tail_rows>, W> tail_of(const Tile<M, f32, C, W>& x) {
+  return retyped<Tile<M, f32, Row<tail_rows>, W>>(rows<C::size - tail_rows, tail_rows>(x));
+}
+
+template <TileLike A> A l2_normalised(const A& y, f32 scale) {
+  auto inverse = map([scale](auto s) { return rsqrt(s + l2_epsilon) * scale; }, sum_cols(y * y));
+  return y * inverse;
+}
+
+}  // namespace gdn

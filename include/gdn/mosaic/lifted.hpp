@@ -1,0 +1,311 @@
+// Placement `lifted`: every value of the per-head program gets a leading axis of heads. No order to choose, nothing in flight.
+#pragma once
+#include "gdn/mosaic/lowering.hpp"
+
+namespace gdn::mosaic {
+
+class Lifted : Lowering {
+ public:
+  Lifted(Program program, Schedule schedule) : Lowering(std::move(program), std::move(schedule)) {}
+
+  Module run() {
+    mark_used();
+    for (int i = 0; i < static_cast<int>(p.refs.size()); i++)
+      if (p.refs[i].place == Place::carried) begin(i);
+    for (int i = 0; i < p.size(); i++) {
+      if (!used[i]) continue;
+      b.label = p.name + ": stage " + number(p[i].stage) + ", " + trace::info(p[i].op).name + " #" + number(i);
+      if (p[i].op == Op::store) put(p[i]);
+      else if (p[i].op == Op::load) get(i);  // where it stands: a later store must not change it
+    }
+    b.label.clear();
+    for (int i = 0; i < static_cast<int>(p.refs.size()); i++)
+      if (p.refs[i].final >= 0) finish(i);
+    return module_of();
+  }
+
+ private:
+  std::map<int, int> made_;
+  std::map<int, int> carried_;
+
+  int heads(Domain d) const { return d == Domain::value_head ? s.heads_per_step : d == Domain::key_head ? s.heads_per_step / x.ratio() : 1; }
+  Shape shape_of(const Node& n) const { return {heads(n.domain), n.rows, n.cols}; }
+
+  int carried(int ref) {
+    auto [at, fresh] = carried_.try_emplace(ref, 0);
+    const RefInfo& r = p.refs[ref];
+    if (fresh) at->second = scratch({heads_in_step(r.domain), r.rows, r.cols}, r.element);
+    return at->second;
+  }
+  // Row by row of heads, a ref of any place as [H, rows, cols].
+  int read(const RefInfo& r, int delay) {
+    const int H = heads_in_step(r.domain);
+    const Shape all{H, r.rows, r.cols};
+    switch (r.place) {
+      case Place::tokens:
+        if (r.cols == 1) return columns(r, delay);
+        [[fallthrough]];
+      case Place::weights:
+      case Place::edge_rows: {
+        std::vector<int> in;
+        for (int h = 0; h < H; h++) {
+          const At at = lanes(r, h * r.cols, delay);
+          std::vector<int> index = zeros(at.window->block.size());
+          index.back() = b.index(at.lane);
+          in.push_back(reshape(load(at.window->value, index, {r.rows, r.cols}, r.element, static_cast<int>(index.size())), {1, r.rows, r.cols}, r.element));
+        }
+        return concat(in, 0, all, r.element);
+      }
+      case Place::words: {
+        const Window& w = words_window(r, delay);
+        return column_of_row(load(w.value, zeros(4), {1, x.chunk}, r.element, 4), x.chunk, r.element);
+      }
+      case Place::per_head: {
+        const Window& w = per_head_window(r);
+        int v = load(w.value, zeros(2), {1, x.value_heads}, r.element, 2);
+        v = to_lanes(v, 1, r.element);
+        v = transpose(broadcast(v, {8, 128}, r.element), {1, 0}, {128, 8}, r.element);
+        return reshape(slice(v, {0, 0}, {H, 1}, r.element), all, r.element);
+      }
+      case Place::chunk_state: return reshape(load(chunk_state_window(r, delay).value, zeros(5), all, r.element, 5), all, r.element);
+      case Place::sequence: return reshape(load(sequence_window(r).value, zeros(4), all, r.element, 4), all, r.element);
+      default: throw Error(text(p.name, ": ", r.name, " cannot be read as a tile"));
+    }
+  }
+  At lanes(const RefInfo& r, int column, int delay) {
+    if (r.place == Place::tokens) return tokens_window(r, column, r.cols, delay);
+    if (r.place == Place::weights) return row_window(r, column, r.cols, {r.rows}, {{}}, delay);
+    return row_window(r, column, r.cols, {1, r.rows}, {{Index::batch}, {}}, delay);
+  }
+  // A row [rows, H of the array] with the step's first head in lane 0 of 128.
+  int to_lanes(int v, int rows, Element e) {
+    const int H = x.value_heads;
+    require(H <= 128, p.name, ": ", H, " value heads; expected at most 128");
+    if (H < 128) v = concat({v, b.splat({rows, 128 - H}, e, 0)}, 1, {rows, 128}, e);
+    if (blocks() == 1) return v;
+    const int back = b.op("arith.subi", {b.i32(128), b.op("arith.muli", {block_index, b.i32(s.heads_per_step)}, "", "i32")}, "", "i32");
+    return b.op("tpu.dynamic_rotate", {v, back}, "dimension = 1 : si32", vector_type({rows, 128}, e));
+  }
+  int columns(const RefInfo& r, int delay) {  // [C, H] -> [H, C, 1]
+    const Window& w = gates_window(r, delay);
+    const int rank = static_cast<int>(w.block.size());
+    int v = load(w.value, zeros(w.block.size()), {x.chunk, x.value_heads}, r.element, rank);
+    Element e = r.element;
+    if (e == Element::bf16) {
+      v = b.op("arith.extf", {v}, "", vector_type({x.chunk, x.value_heads}, Element::f32));
+      e = Element::f32;
+    }
+    v = to_lanes(v, x.chunk, e);
+    if (x.chunk < 8) v = broadcast(v, {8, 128}, e);
+    const int rows = std::max(x.chunk, 8);
+    v = transpose(v, {1, 0}, {128, rows}, e);
+    v = slice(v, {0, 0}, {s.heads_per_step, x.chunk}, e);
+    return reshape(v, {s.heads_per_step, x.chunk, 1}, e);
+  }
+  int column_of_row(int v, int n, Element e) {  // [1, n] -> [1, n, 1]
+    v = transpose(broadcast(v, {8, n}, e), {1, 0}, {n, 8}, e);
+    return reshape(slice(v, {0, 0}, {n, 1}, e), {1, n, 1}, e);
+  }
+  void write(const RefInfo& r, int v) {
+    const int H = heads_in_step(r.domain);
+    const Shape all{H, r.rows, r.cols}, one{r.rows, r.cols};
+    switch (r.place) {
+      case Place::tokens: case Place::edge_rows:
+        for (int h = 0; h < H; h++) {
+          const At at = lanes(r, h * r.cols, 0);
+          std::vector<int> index = zeros(at.window->block.size());
+          index.back() = b.index(at.lane);
+          store(at.window->value, index, reshape(slice(v, {h, 0, 0}, {1, r.rows, r.cols}, r.element), one, r.element), one, r.element);
+        }
+        break;
+      case Place::chunk_state: store(chunk_state_window(r, 0).value, zeros(5), v, all, r.element); break;
+      case Place::sequence: store(sequence_window(r).value, zeros(4), v, all, r.element); break;
+      default: throw Error(text(p.name, ": ", r.name, " cannot be written"));
+    }
+  }
+  void begin(int ref) {
+    const RefInfo& r = p.refs[ref];
+    const Shape all{heads_in_step(r.domain), r.rows, r.cols};
+    b.when(b.compare(0, step_index, b.i32(0), "i1"), [&] {
+      int v = b.splat(all, r.element, 0);
+      if (r.initial >= 0) {
+        const RefInfo& from = p.refs[r.initial];
+        v = read(from, 0);
+        if (from.element == Element::bf16) v = b.op("arith.extf", {v}, "", vector_type({all[0], from.rows, from.cols}, Element::f32));
+        if (from.rows < r.rows)
+          v = concat({b.splat({all[0], r.rows - from.rows, r.cols}, r.element, 0), v}, 1, all, r.element);
+      }
+      store(carried(ref), zeros(3), v, all, r.element);
+    });
+  }
+  void finish(int ref) {
+    const RefInfo& r = p.refs[ref];
+    const RefInfo& to = p.refs[r.final];
+    const Shape all{heads_in_step(r.domain), r.rows, r.cols};
+    b.when(b.compare(0, step_index, b.i32(x.chunks() - 1), "i1"), [&] {
+      int v = load(carried(ref), zeros(3), all, r.element, 3);
+      if (to.element == Element::bf16) v = b.op("arith.truncf", {v}, "", vector_type(all, Element::bf16));
+      write(to, v);
+    });
+  }
+  void put(const Node& n) {
+    const RefInfo& r = p.refs[n.ref];
+    const int v = lift(n.in[0], heads_in_step(r.domain));
+    if (r.place == Place::carried) store(carried(n.ref), zeros(3), v, {heads_in_step(r.domain), r.rows, r.cols}, r.element);
+    else write(r, v);
+  }
+
+  bool is_scalar(int n) const { return p[n].domain == Domain::token && p[n].rows == 1 && p[n].cols == 1; }
+
+  // The value with H leading entries.
+  int lift(int n, int H) {
+    const Node& q = p[n];
+    if (q.op == Op::constant) return b.splat({H, q.rows, q.cols}, q.element, q.value);
+    const int v = get(n);
+    const Shape to{H, q.rows, q.cols};
+    if (is_scalar(n)) return broadcast(v, to, q.element);
+    const int have = heads(q.domain);
+    if (have == H) return v;
+    if (have == 1) return broadcast(v, to, q.element);
+    const int ratio = H / have;
+    const int v4 = reshape(v, {have, 1, q.rows, q.cols}, q.element);
+    return reshape(broadcast(v4, {have, ratio, q.rows, q.cols}, q.element), to, q.element);
+  }
+  int get(int n) {
+    if (auto at = made_.find(n); at != made_.end()) return at->second;
+    const int v = make(n);
+    return made_[n] = v;
+  }
+  int mask(int n, int H) {
+    const Node& q = p[n];
+    if (q.domain != Domain::constant) return lift(n, H);
+    return static_mask(n, {H, q.rows, q.cols});
+  }
+  int static_mask(int n, const Shape& shape) {
+    const Node& q = p[n];
+    const std::string type = vector_type(shape, q.element);
+    auto in = [&](int k) { return static_mask(q.in[static_cast<std::size_t>(k)], shape); };
+    switch (q.op) {
+      case Op::constant: return b.splat(shape, q.element, q.value);
+      case Op::row_index: return iota(shape, 1);
+      case Op::col_index: return iota(shape, 2);
+      case Op::stretch: return in(0);
+      default: {
+        std::vector<int> operands;
+        for (std::size_t k = 0; k < q.in.size(); k++) operands.push_back(in(static_cast<int>(k)));
+        return elementwise(q, operands, p[q.in[0]].element, type);
+      }
+    }
+  }
+  int make(int n) {
+    const Node q = p[n];
+    const int H = heads(q.domain);
+    const Shape shape = shape_of(q);
+    const std::string type = vector_type(shape, q.element);
+    if (q.domain == Domain::constant && q.element != Element::f32 && q.element != Element::bf16) return static_mask(n, shape);
+    if (is_scalar(n) && trace::elementwise(q.op)) {
+      std::vector<int> in;
+      for (int j : q.in) in.push_back(p[j].op == Op::constant ? b.i32(static_cast<i32>(p[j].value)) : get(j));
+      return elementwise(q, in, p[q.in[0]].element, name_of(q.element));
+    }
+    if (trace::elementwise(q.op)) {
+      std::vector<int> in;
+      for (int j : q.in) in.push_back(lift(j, H));
+      return elementwise(q, in, p[q.in[0]].element, type);
+    }
+    switch (q.op) {
+      case Op::constant: return b.splat(shape, q.element, q.value);
+      case Op::load: {
+        const RefInfo& r = p.refs[q.ref];
+        if (r.place == Place::scalars) return scalar(r, 0);
+        if (r.place == Place::carried) return load(carried(q.ref), zeros(3), shape, r.element, 3);
+        return read(r, 0);
+      }
+      case Op::select:
+        if (is_scalar(q.in[0])) return b.op("arith.select", {get(q.in[0]), lift(q.in[1], H), lift(q.in[2], H)}, "", type);
+        return b.op("arith.select", {mask(q.in[0], H), lift(q.in[1], H), lift(q.in[2], H)}, "", type);
+      case Op::stretch:
+        if (is_scalar(q.in[0])) return broadcast(get(q.in[0]), shape, q.element);
+        return stretched(lift(q.in[0], H), p[q.in[0]], shape, q.element);
+      case Op::dot: {
+        const Precision precision = q.precision;
+        return b.op("tpu.matmul", {lift(q.in[0], H), lift(q.in[1], H), b.splat(shape, Element::f32, 0)},
+                    std::string("dimension_numbers = #tpu.dot_dimension_numbers<[2], [1], [1], [2], [0, 0, 0, 1, 1, 2], [0], [0]>, ") +
+                        (precision == Precision::f32 ? "precision = #tpu.contract_precision<fp32>, " : "") +
+                        "transpose_lhs = false, transpose_lhs_hint = false, transpose_rhs = false",
+                    type);
+      }
+      case Op::transpose: {
+        const Node& a = p[q.in[0]];
+        const int v = lift(q.in[0], H);
+        return a.rows == 1 || a.cols == 1 ? reshape(v, shape, q.element) : transpose(v, {0, 2, 1}, shape, q.element);
+      }
+      case Op::rows: return slice(lift(q.in[0], H), {0, q.a, 0}, shape, q.element);
+      case Op::concat: {
+        std::vector<int> in;
+        for (int j : q.in) in.push_back(lift(j, H));
+        return concat(in, 1, shape, q.element);
+      }
+      case Op::sum_cols: {
+        const int sums = b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, q.rows}, Element::f32, 0)},
+                              "kind = #vector.kind<add>, reduction_dims = array<i64: 2>", vector_type({H, q.rows}, Element::f32));
+        return reshape(sums, shape, q.element);
+      }
+      case Op::cumsum: {
+        int v = lift(q.in[0], H);
+        for (int d = 1; d < q.rows; d *= 2) v = b.op("arith.addf", {v, shifted(v, shape, d, q.element)}, "fastmath = #arith.fastmath<none>", type);
+        return v;
+      }
+      case Op::cumsum_within: {
+        int id = lift(q.in[0], H), v = lift(q.in[1], H);
+        for (int d = 1; d < q.rows; d *= 2) {
+          const int same = b.compare(0, id, shifted(id, shape, d, Element::i32), vector_type(shape, Element::i1));
+          const int addend = b.op("arith.select", {same, shifted(v, shape, d, q.element), b.splat(shape, q.element, 0)}, "", type);
+          v = b.op("arith.addf", {v, addend}, "fastmath = #arith.fastmath<none>", type);
+        }
+        return v;
+      }
+      case Op::diagonal_blocks: {
+        const int a = lift(q.in[0], H), blocks = q.cols / q.a;
+        auto block = [&](int k) { return slice(a, {0, k * q.a, 0}, shape, q.element); };
+        int v = block(blocks - 1);
+        for (int k = blocks - 2; k >= 0; k--) {
+          const int at = b.op("arith.shrui", {iota(shape, 2), b.splat(shape, Element::i32, static_cast<std::uint32_t>(log2(q.a)))}, "", vector_type(shape, Element::i32));
+          const int here = b.compare(0, at, b.splat(shape, Element::i32, static_cast<std::uint32_t>(k)), vector_type(shape, Element::i1));
+          v = b.op("arith.select", {here, block(k), v}, "", type);
+        }
+        return v;
+      }
+      case Op::block_column: {
+        const int a = lift(q.in[0], H);
+        int v = -1;
+        for (int k = 0; k < q.cols / q.a; k++) {
+          const int column = broadcast(slice(a, {0, 0, k * q.a + q.b}, {H, q.rows, 1}, q.element), shape, q.element);
+          if (v < 0) {
+            v = column;
+            continue;
+          }
+          const int at = b.op("arith.shrui", {iota(shape, 2), b.splat(shape, Element::i32, static_cast<std::uint32_t>(log2(q.a)))}, "", vector_type(shape, Element::i32));
+          const int here = b.compare(0, at, b.splat(shape, Element::i32, static_cast<std::uint32_t>(k)), vector_type(shape, Element::i1));
+          v = b.op("arith.select", {here, column, v}, "", type);
+        }
+        return v;
+      }
+      default: throw Error(text(p.name, ": ", trace::info(q.op).name, " has no lifted form"));
+    }
+  }
+  // One op may not broadcast rows and columns at a time.
+  int stretched(int v, const Node& from, const Shape& shape, Element e) {
+    if (from.rows == 1 && from.cols == 1 && shape[1] > 1 && shape[2] > 1) v = broadcast(v, {shape[0], 1, shape[2]}, e);
+    return broadcast(v, shape, e);
+  }
+  int shifted(int v, const Shape& shape, int d, Element e) {
+    Shape top = shape, rest = shape;
+    top[1] = d;
+    rest[1] = shape[1] - d;
+    return concat({b.splat(top, e, 0), slice(v, {0, 0, 0}, rest, e)}, 1, shape, e);
+  }
+  static int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
+};
+
+}  // namespace gdn::mosaic

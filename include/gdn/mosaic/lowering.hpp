@@ -1,0 +1,407 @@
+// What all placements share: windows of the call's arrays, scratch, the grid, and the module around the kernel's body.
+#pragma once
+#include <functional>
+#include <numeric>
+#include <set>
+#include <tuple>
+
+#include "gdn/mosaic/module.hpp"
+#include "gdn/mosaic/schedule.hpp"
+
+namespace gdn::mosaic {
+
+using trace::Domain;
+using trace::Node;
+using trace::Op;
+using trace::Place;
+using trace::Program;
+using trace::RefInfo;
+using trace::Use;
+
+inline std::int64_t padded_bytes(const Shape& s, Element e) {
+  const int row_tile = e == Element::bf16 ? 16 : 8;
+  const auto up = [](std::int64_t n, std::int64_t m) { return (n + m - 1) / m * m; };
+  std::int64_t n = up(s.back(), 128) * (e == Element::bf16 ? 2 : 4);
+  if (s.size() > 1) n *= up(s[s.size() - 2], row_tile);
+  for (std::size_t i = 0; i + 2 < s.size(); i++) n *= s[i];
+  return n;
+}
+
+class Lowering {
+ public:
+  Lowering(Program program, Schedule schedule) : p(std::move(program)), s(std::move(schedule)) {
+    x = p.extent;
+    if (s.heads_per_step == 0) s.heads_per_step = x.value_heads;
+    require(s.heads_per_step > 0 && x.value_heads % s.heads_per_step == 0, "heads_per_step is ", s.heads_per_step,
+            "; expected a divisor of the ", x.value_heads, " value heads");
+    require(s.heads_per_step % x.ratio() == 0, "heads_per_step is ", s.heads_per_step, "; a step needs whole key heads, so a multiple of ",
+            x.ratio(), " value heads");
+    batch_index = b.value("%b", "i32");
+    block_index = b.value("%g", "i32");
+    step_index = b.value("%t", "i32");
+  }
+
+ protected:
+  struct Index {
+    enum Kind { zero, batch, chunk, block } kind = zero;
+    int scale = 1, offset = 0;  // of block
+    auto operator<=>(const Index&) const = default;
+  };
+  struct Window {
+    int array;
+    Shape block;
+    std::vector<Index> index;
+    int delay;
+    Element element;
+    Use use;
+    int value;
+  };
+  struct Scratch {
+    Shape shape;
+    Element element;
+    int value;
+  };
+  struct At {  // a place in a window
+    const Window* window;
+    int lane;
+  };
+
+  Program p;
+  Schedule s;
+  trace::Extent x;
+  Builder b;
+  int batch_index, block_index, step_index;
+  std::vector<Window> windows_;
+  std::vector<Scratch> scratch_;
+  std::map<int, int> prefetched_;  // array -> value
+
+  int blocks() const { return x.value_heads / s.heads_per_step; }
+  int heads_in_step(Domain d) const { return d == Domain::value_head ? s.heads_per_step : s.heads_per_step / x.ratio(); }
+  int heads_of(Domain d) const { return d == Domain::value_head ? x.value_heads : x.key_heads; }
+  int row_width(int array) const {  // columns of a token's row, over all heads and parts
+    int n = 1;
+    const auto& shape = p.arrays[array].logical;
+    for (std::size_t i = 2; i < shape.size(); i++) n *= shape[i];
+    return n;
+  }
+
+  // ---- windows
+  const Window& window(int array, Shape block, std::vector<Index> index, int delay, Use use) {
+    for (const Window& w : windows_)
+      if (w.array == array && w.block == block && w.index == index && w.delay == delay) return w;
+    const Element e = p.arrays[array].element;
+    const int v = b.value("%w" + number(static_cast<long>(windows_.size())), memref_type(block, e));
+    windows_.reserve(256);  // references stay good
+    windows_.push_back({array, std::move(block), std::move(index), delay, e, use, v});
+    return windows_.back();
+  }
+  // The window and lane where columns [column, column + n) of the step's part of a row lie.
+  At row_window(const RefInfo& r, int column, int n, Shape leading, std::vector<Index> index, int delay) {
+    const int width = r.place == Place::weights ? rest_of(r.array, 1) : row_width(r.array);
+    if (blocks() == 1) {
+      leading.push_back(width);
+      index.push_back({});
+      return {&window(r.array, leading, index, delay, r.use), r.first_column + column};
+    }
+    const int part = heads_in_step(r.domain) * r.cols;
+    const int w = std::gcd(r.first_column, part);
+    require(w % 128 == 0 && column / w == (column + n - 1) / w, "heads_per_step is ", s.heads_per_step, ": blocks of ", part,
+            " columns at column ", r.first_column, " of ", p.arrays[r.array].name, " are no multiple of 128 lanes; take all heads in one step");
+    leading.push_back(w);
+    index.push_back({Index::block, part / w, r.first_column / w + column / w});
+    return {&window(r.array, leading, index, delay, r.use), column % w};
+  }
+  At tokens_window(const RefInfo& r, int column, int n, int delay) {
+    if (x.chunk == 1) return row_window(r, column, n, {1, 1, 1}, {{Index::batch}, {Index::chunk}, {}}, delay);
+    return row_window(r, column, n, {1, x.chunk}, {{Index::batch}, {Index::chunk}}, delay);
+  }
+  const Window& gates_window(const RefInfo& r, int delay) {
+    const int width = row_width(r.array);
+    if (x.chunk == 1) return window(r.array, {1, 1, 1, width}, {{Index::batch}, {Index::chunk}, {}, {}}, delay, r.use);
+    return window(r.array, {1, x.chunk, width}, {{Index::batch}, {Index::chunk}, {}}, delay, r.use);
+  }
+  const Window& words_window(const RefInfo& r, int delay) {
+    return window(r.array, {1, 1, 1, x.chunk}, {{Index::batch}, {Index::chunk}, {}, {}}, delay, r.use);
+  }
+  const Window& per_head_window(const RefInfo& r) { return window(r.array, {1, p.arrays[r.array].logical[0]}, {{}, {}}, 0, r.use); }
+  const Window& chunk_state_window(const RefInfo& r, int delay) {
+    return window(r.array, {1, 1, heads_in_step(r.domain), r.rows, r.cols}, {{Index::batch}, {Index::chunk}, {Index::block}, {}, {}}, delay, r.use);
+  }
+  const Window& sequence_window(const RefInfo& r) {
+    return window(r.array, {1, heads_in_step(r.domain), r.rows, r.cols}, {{Index::batch}, {Index::block}, {}, {}}, 0, r.use);
+  }
+  int rest_of(int array, std::size_t from) const {
+    int n = 1;
+    const auto& shape = p.arrays[array].logical;
+    for (std::size_t i = from; i < shape.size(); i++) n *= shape[i];
+    return n;
+  }
+  Shape physical(int array) const {
+    const auto& shape = p.arrays[array].logical;
+    const RefInfo* r = nullptr;
+    for (const RefInfo& q : p.refs)
+      if (q.array == array) r = &q;
+    switch (r->place) {
+      case Place::tokens:
+        if (x.chunk == 1) return {shape[0], shape[1], 1, rest_of(array, 2)};
+        return {shape[0], r->rows == x.chunk ? shape[1] : x.chunks() * x.chunk, rest_of(array, 2)};
+      case Place::words: return {shape[0], x.chunks(), 1, x.chunk};
+      case Place::weights: return {shape[0], rest_of(array, 1)};
+      case Place::per_head: return {1, shape[0]};
+      case Place::edge_rows: return {shape[0], shape[1], rest_of(array, 2)};
+      case Place::scalars: return {rest_of(array, 0)};
+      default: return Shape(shape.begin(), shape.end());
+    }
+  }
+
+  // ---- scratch
+  int scratch(const Shape& shape, Element e) {
+    const int v = b.value("%s" + number(static_cast<long>(scratch_.size())), memref_type(shape, e));
+    scratch_.push_back({shape, e, v});
+    return v;
+  }
+
+  // ---- memory access
+  // Vectors of memory's rank are loaded and stored; the kernel's tiles are their last two dims.
+  int load(int ref, const std::vector<int>& index, const Shape& tile, Element e, int rank) {
+    Shape shape(static_cast<std::size_t>(rank), 1);
+    std::copy(tile.begin(), tile.end(), shape.end() - static_cast<long>(tile.size()));
+    std::vector<int> in{ref};
+    in.insert(in.end(), index.begin(), index.end());
+    const int v = b.op("vector.load", in, "", vector_type(shape, e), false);
+    return reshape(v, tile, e);
+  }
+  void store(int ref, const std::vector<int>& index, int v, const Shape& tile, Element e) {
+    Shape shape(index.size(), 1);
+    std::copy(tile.begin(), tile.end(), shape.end() - static_cast<long>(tile.size()));
+    std::vector<int> in{reshape(v, shape, e), ref};
+    in.insert(in.end(), index.begin(), index.end());
+    b.op("tpu.vector_store", in, "add = false, operandSegmentSizes = array<i32: 1, 1, " + number(static_cast<long>(index.size())) +
+                                     ", 0>, strides = array<i32>", "", false);
+  }
+  int reshape(int v, const Shape& shape, Element e) {
+    const std::string t = vector_type(shape, e);
+    return b.type(v) == t ? v : b.op("vector.shape_cast", {v}, "", t);
+  }
+  std::vector<int> zeros(std::size_t n) { return std::vector<int>(n, b.index(0)); }
+
+  // The chunk that a stage with this delay works on, held inside the row; repeats at both ends do the same work again.
+  int chunk_at(int delay) {
+    if (delay == 0 && most_delay() == 0) return step_index;
+    int c = delay ? b.op("arith.subi", {step_index, b.i32(delay)}, "", "i32") : step_index;
+    if (delay) c = b.op("arith.maxsi", {c, b.i32(0)}, "", "i32");
+    return b.op("arith.minsi", {c, b.i32(x.chunks() - 1)}, "", "i32");
+  }
+  int most_delay() const { return s.heads == Schedule::Heads::lifted ? 0 : *std::max_element(s.delay.begin(), s.delay.end()); }
+  // Entry c + offset of the row's scalars.
+  int scalar(const RefInfo& r, int delay) {
+    auto [at, fresh] = prefetched_.try_emplace(r.array, 0);
+    if (fresh) at->second = b.value("%p" + number(static_cast<long>(prefetched_.size() - 1)),
+                                    memref_type({rest_of(r.array, 0)}, Element::i32, "smem"));
+    int i = b.op("arith.muli", {batch_index, b.i32(rest_of(r.array, 1))}, "", "i32");
+    i = b.op("arith.addi", {i, chunk_at(delay)}, "", "i32");
+    i = b.op("arith.addi", {i, b.i32(r.offset)}, "", "i32");
+    return b.op("memref.load", {at->second, b.as_index(i)}, "", "i32");
+  }
+
+  // ---- elementwise operations
+  int elementwise(const Node& n, const std::vector<int>& in, Element operand, const std::string& type) {
+    static const std::string none = "fastmath = #arith.fastmath<none>";
+    switch (n.op) {
+      case Op::equal: case Op::less: case Op::less_equal: {
+        const bool real = operand == Element::f32;
+        const int predicate = n.op == Op::equal ? (real ? 1 : 0) : n.op == Op::less ? (real ? 4 : 2) : (real ? 5 : 3);
+        return b.op(real ? "arith.cmpf" : "arith.cmpi", in, (real ? none + ", " : "") + "predicate = " + number(predicate) + " : i64", type);
+      }
+      case Op::reciprocal: return b.op("tpu.reciprocal", in, "approx = false, full_range = true", type);
+      case Op::extend: case Op::sigmoid: case Op::both: case Op::and_i: case Op::shift_right: return b.op(trace::info(n.op).mosaic, in, "", type);
+      case Op::round: return b.op("arith.truncf", in, "", type);
+      case Op::add_i: case Op::sub_i: return b.op(trace::info(n.op).mosaic, in, "overflowFlags = #arith.overflow<none>", type);
+      default: return b.op(trace::info(n.op).mosaic, in, none, type);
+    }
+  }
+  int matmul(int lhs, int rhs, int M, int N, Precision precision) {
+    return b.op("tpu.matmul", {lhs, rhs, b.splat({M, N}, Element::f32, 0)},
+                std::string("dimension_numbers = #tpu.dot_dimension_numbers<[1], [0], [0], [1], [0, 0, 1, 1], [], []>, ") +
+                    (precision == Precision::f32 ? "precision = #tpu.contract_precision<fp32>, " : "") +
+                    "transpose_lhs = false, transpose_lhs_hint = false, transpose_rhs = false",
+                vector_type({M, N}, Element::f32));
+  }
+  int iota(const Shape& shape, int dim) {
+    return b.op("tpu.iota", {}, "dimensions = array<i32: " + number(dim) + ">", vector_type(shape, Element::i32));
+  }
+  int slice(int v, const std::vector<int>& offsets, const Shape& sizes, Element e) {
+    const std::string t = vector_type(sizes, e);
+    if (b.type(v) == t) return v;
+    return b.op("vector.extract_strided_slice", {v},
+                "offsets = [" + list(offsets) + "], sizes = [" + list(sizes) + "], strides = [" + list(std::vector<int>(sizes.size(), 1)) + "]", t);
+  }
+  int concat(const std::vector<int>& in, int dim, const Shape& shape, Element e) {
+    return in.size() == 1 ? in[0] : b.op("tpu.concatenate", in, "dimension = " + number(dim) + " : i32", vector_type(shape, e));
+  }
+  int broadcast(int v, const Shape& shape, Element e) {
+    const std::string t = vector_type(shape, e);
+    return b.type(v) == t ? v : b.op("vector.broadcast", {v}, "", t);
+  }
+  int transpose(int v, const std::vector<int>& permutation, const Shape& shape, Element e) {
+    return b.op("tpu.transpose", {v}, "permutation = array<i64: " + list(permutation) + ">", vector_type(shape, e));
+  }
+  // A mask made of row and column numbers alone, evaluated now.
+  i32 evaluate(int n, int row, int col) const {
+    const Node& q = p[n];
+    auto in = [&](int k) { return evaluate(q.in[static_cast<std::size_t>(k)], row, col); };
+    switch (q.op) {
+      case Op::constant: return static_cast<i32>(q.value);
+      case Op::row_index: return row;
+      case Op::col_index: return col;
+      case Op::stretch: return in(0);
+      case Op::add_i: return in(0) + in(1);
+      case Op::sub_i: return in(0) - in(1);
+      case Op::and_i: return in(0) & in(1);
+      case Op::shift_right: return static_cast<i32>(static_cast<std::uint32_t>(in(0)) >> in(1));
+      case Op::equal: return in(0) == in(1);
+      case Op::less: return in(0) < in(1);
+      case Op::less_equal: return in(0) <= in(1);
+      case Op::both: return in(0) && in(1);
+      default: throw Error(text(p.name, ": ", trace::info(q.op).name, " in a mask of indices"));
+    }
+  }
+
+  // ---- the program
+  std::vector<char> used;
+  std::vector<std::vector<int>> users;
+  void mark_used() {
+    used.assign(static_cast<std::size_t>(p.size()), 0);
+    users.assign(static_cast<std::size_t>(p.size()), {});
+    for (int i = p.size() - 1; i >= 0; i--) {
+      if (p[i].op == Op::store) used[i] = 1;
+      if (used[i])
+        for (int j : p[i].in) used[j] = 1;
+    }
+    for (int i = 0; i < p.size(); i++)
+      if (used[i])
+        for (int j : p[i].in) users[j].push_back(i);
+  }
+
+  // ---- the module
+  // Everything the step needs before its work: `first` is written in front of what the Builder holds.
+  template <class F> void prepend(F first) {
+    Builder main = b;
+    b.body.clear();
+    b.forget();
+    first();
+    b.body += main.body;
+  }
+  // Scratch that steps before a row's first chunk read is zero, so that they compute on numbers; their results are overwritten.
+  void zero_scratch(const std::vector<int>& values) {
+    for (const Scratch& q : scratch_) {
+      if (std::find(values.begin(), values.end(), q.value) == values.end()) continue;
+      Shape tile(q.shape.end() - 2, q.shape.end());
+      auto put = [&](int i) {
+        std::vector<int> at = zeros(q.shape.size());
+        if (q.shape.size() > 2) at[0] = b.as_index(i);
+        store(q.value, at, b.splat(tile, q.element, 0), tile, q.element);
+      };
+      require(q.shape.size() <= 3, "scratch has at most one leading axis");
+      if (q.shape.size() < 3 || q.shape[0] == 1) put(b.i32(0));
+      else b.loop(q.shape[0], put);
+    }
+  }
+  Module module_of() {
+    std::vector<int> order;  // windows: inputs first
+    for (Use use : {Use::in, Use::out})
+      for (int i = 0; i < static_cast<int>(windows_.size()); i++)
+        if (windows_[i].use == use) order.push_back(i);
+    Module m;
+    m.name = p.name;
+    m.vmem_limit_bytes = s.vmem_limit_bytes;
+    m.prefetched = static_cast<int>(prefetched_.size());
+    std::string arguments = "%b: i32, %g: i32, %t: i32", types = "i32, i32, i32", prefetch_arguments, prefetch_types;
+    std::vector<std::pair<int, int>> scalars(prefetched_.begin(), prefetched_.end());
+    std::sort(scalars.begin(), scalars.end(), [](auto& u, auto& v) { return u.second < v.second; });
+    for (auto [array, value] : scalars) {
+      prefetch_arguments += ", " + b.name(value) + ": " + b.type(value);
+      prefetch_types += ", " + b.type(value);
+      m.inputs.push_back({p.arrays[array].name, Element::i32, physical(array)});
+    }
+    arguments += prefetch_arguments;
+    types += prefetch_types;
+    std::string params, functions;
+    std::map<int, int> seen;
+    int k = 0;
+    for (int i : order) {
+      const Window& w = windows_[i];
+      arguments += ", " + b.name(w.value) + ": " + b.type(w.value);
+      types += ", " + b.type(w.value);
+      params += (k ? ", " : "") + ("{transform_indices = @transform_" + number(k)) + ", window_bounds = array<i64: " + list(w.block) + ">}";
+      functions += transform(w, k++, prefetch_arguments, prefetch_types);
+      const Argument a{p.arrays[w.array].name, w.element, physical(w.array)};
+      (w.use == Use::in ? m.inputs : m.outputs).push_back(a);
+      bool moves = false;
+      for (auto& j : w.index) moves |= (j.kind == Index::batch && x.batch > 1) || (j.kind == Index::chunk && x.chunks() > 1) ||
+                                       (j.kind == Index::block && blocks() > 1);
+      m.vmem_bytes += padded_bytes(w.block, w.element) * (moves ? 2 : 1);
+    }
+    for (const Scratch& q : scratch_) {
+      arguments += ", " + b.name(q.value) + ": " + b.type(q.value);
+      types += ", " + b.type(q.value);
+      m.vmem_bytes += padded_bytes(q.shape, q.element);
+    }
+    const std::string op(1, mark_op);
+    m.marked = "  \"" + op + "func.func\"() ({\n  ^bb0(" + arguments + "):\n" + b.body + "    \"" + op + "func.return\"() : () -> ()\n  }) {" +
+               "dimension_semantics = [#tpu.dimension_semantics<parallel>, #tpu.dimension_semantics<parallel>, "
+               "#tpu.dimension_semantics<arbitrary>], function_type = (" + types + ") -> (), iteration_bounds = array<i64: " + number(x.batch) +
+               ", " + number(blocks()) + ", " + number(x.chunks() + most_delay()) + ">, scalar_prefetch = " + number(m.prefetched) +
+               " : i64, scratch_operands = " + number(static_cast<long>(scratch_.size())) + " : i64, sym_name = \"" + p.name +
+               "\", tpu.core_type = #tpu.core_type<tc>, window_params = [" + params + "]} : () -> ()\n" + functions;
+    return m;
+  }
+
+ private:
+  std::string transform(const Window& w, int k, const std::string& prefetch_arguments, const std::string& prefetch_types) const {
+    const std::string op(1, mark_op), pad = "    ";
+    std::string body;
+    auto constant = [&](const std::string& n, long v) {
+      body += pad + n + " = \"" + op + "arith.constant\"() {value = " + number(v) + " : i32} : () -> i32\n";
+    };
+    auto binary = [&](const std::string& n, const char* o, const std::string& l, const std::string& r) {
+      body += pad + n + " = \"" + op + o + "\"(" + l + ", " + r + ") : (i32, i32) -> i32\n";
+    };
+    constant("%zero", 0);
+    std::string result, result_types;
+    int next = 0;
+    for (const Index& i : w.index) {
+      std::string v = "%zero";
+      if (i.kind == Index::batch) v = "%b";
+      if (i.kind == Index::chunk) {
+        v = "%t";
+        if (w.delay) {
+          constant("%delay", w.delay);
+          binary("%back", "arith.subi", v, "%delay");
+          binary("%first", "arith.maxsi", "%back", "%zero");
+          v = "%first";
+        }
+        if (most_delay()) {
+          constant("%end", x.chunks() - 1);
+          binary("%chunk", "arith.minsi", v, "%end");
+          v = "%chunk";
+        }
+      }
+      if (i.kind == Index::block) {
+        const std::string n = number(next++);
+        constant("%scale" + n, i.scale);
+        constant("%offset" + n, i.offset);
+        binary("%block" + n, "arith.muli", "%g", "%scale" + n);
+        binary("%at" + n, "arith.addi", "%block" + n, "%offset" + n);
+        v = "%at" + n;
+      }
+      result += (result.empty() ? "" : ", ") + v;
+      result_types += (result_types.empty() ? "" : ", ") + std::string("i32");
+    }
+    return "  \"" + op + "func.func\"() ({\n  ^bb0(%b: i32, %g: i32, %t: i32" + prefetch_arguments + "):\n" + body + pad + "\"" + op +
+           "func.return\"(" + result + ") : (" + result_types + ") -> ()\n  }) {function_type = (i32, i32, i32" + prefetch_types + ") -> (" +
+           result_types + "), sym_name = \"transform_" + number(k) + "\"} : () -> ()\n";
+  }
+};
+
+}  // namespace gdn::mosaic

@@ -1,0 +1,971 @@
+// Placement `paired`: two value heads of one key head side by side on the lanes of one tile, stages skewed over chunks.
+//
+// One rule covers nearly everything: a value head's tile [R, X] becomes [R, 2X]. A key head's tile is `single` [R, X] or `dup`
+// [R, 2X], both halves equal, as its readers ask. A dot of a pair takes the block diagonal of its right operand: zero blocks cost
+// nothing on a 256x256 matrix unit. A vector of a value head is a `table`: all heads of the step at once.
+//   column [C, 1] -> [C, 128]: lane p is head 2p, lane 64 + p head 2p + 1      row [1, C] -> [pairs, 2C]      scalar -> [1, 128]
+#pragma once
+#include "gdn/mosaic/lowering.hpp"
+#include "gdn/mosaic/passes.hpp"
+
+namespace gdn::mosaic {
+
+class Paired : Lowering {
+ public:
+  // Why the program cannot be placed in pairs, or "".
+  static std::string objection(const Program& p, const Schedule& s) {
+    const auto& x = p.extent;
+    const int heads = s.heads_per_step ? s.heads_per_step : x.value_heads;
+    if (x.chunk != 64) return text("chunks of ", x.chunk, " tokens; pairs need 64");
+    if (heads % 2 || (x.ratio() > 1 && x.ratio() % 2)) return text(heads, " heads a step, ", x.ratio(), " a key head: no partner for every head");
+    if (x.value_heads > 128) return text(x.value_heads, " value heads; at most 128");
+    for (auto& r : p.refs)
+      if ((r.place == Place::tokens && r.cols != 1 && r.cols % 64) || (r.place == Place::weights && r.cols % 128))
+        return text(r.name, " has ", r.cols, " columns; pairs need multiples of 64 lanes");
+    return "";
+  }
+
+  Paired(Program program, Schedule schedule) : Lowering(std::move(program), std::move(schedule)) {
+    require(static_cast<int>(s.delay.size()) == p.stages && static_cast<int>(s.order.size()) == p.stages, p.name, ": the schedule has ",
+            s.delay.size(), " delays and ", s.order.size(), " places in the order; expected ", p.stages, " of each, one a stage");
+    if (s.vectors_ahead) {
+      for (int& d : s.delay) d++;
+      s.delay.insert(s.delay.begin(), 0);
+      for (int& o : s.order) o++;
+      s.order.insert(s.order.begin(), 0);
+    }
+    pairs_ = s.heads_per_step / 2;
+    ratio_ = x.ratio();
+    const int heads_in_group = 2 * s.group;
+    require(s.group > 0 && (heads_in_group % ratio_ == 0 || ratio_ % heads_in_group == 0), p.name, ": groups of ", s.group, " pairs and ",
+            ratio_, " value heads a key head; expected one to divide the other");
+  }
+
+  Module run() {
+    Passes passes(p);
+    if (ratio_ == 1) {
+      passes.promote_keys();
+      ratio_ = 2;
+    }
+    passes.recompute_in_later_stages();
+    passes.widen_late();
+    passes.scalars_by_rows();
+    if (s.vectors_ahead) passes.vectors_ahead();
+    passes.round_where_made();
+    passes.sort();
+    mark_used();
+    is_table_ = passes.tables();
+    find_phases();
+    find_forms();
+    body();
+    b.label = p.name + ": last chunk";
+    for (int i = 0; i < static_cast<int>(p.refs.size()); i++)
+      if (p.refs[i].final >= 0) finish(i);
+    b.label = p.name + ": first chunk";
+    prepend([&] {
+      b.when(b.compare(0, step_index, b.i32(0), "i1"), [&] { zero_scratch(rings_); });
+      for (auto& [ref, scratch] : carried_) begin(ref);
+    });
+    return module_of();
+  }
+
+ private:
+  enum Form { single, dup, paired, table };
+  struct Piece {
+    int value, rows;
+    bool zero = false;  // has no text until somebody needs it
+  };
+  struct Tiles {
+    std::vector<Piece> pieces;
+    int width;
+    Element element;
+    int rows() const {
+      int n = 0;
+      for (auto& q : pieces) n += q.rows;
+      return n;
+    }
+  };
+  static constexpr int never = 1 << 20;
+
+  int pairs_, ratio_;
+  std::vector<char> is_table_;
+  std::vector<int> dots_before_, phase_, phases_;
+  std::vector<std::set<int>> forms_;
+  std::map<std::tuple<int, int, int, int>, Tiles> made_;
+  std::map<std::tuple<int, int, int, int>, int> token_vectors_;
+  std::map<int, std::pair<std::vector<bool>, int>> kept_lanes_;
+  std::map<std::pair<int, int>, int> ring_of_;
+  std::vector<int> rings_;  // scratch that must start as zeros
+  std::map<int, int> carried_, staging_;
+  int stage_ = 0, current_phase_ = 0;
+
+  // ---------------------------------------------------------------- when things happen
+  int delay(int stage) const { return s.delay[static_cast<std::size_t>(stage)]; }
+  bool per_head(int n) const { return p[n].domain >= Domain::key_head; }
+  bool is_scalar(int n) const { return p[n].domain == Domain::token && p[n].rows == 1 && p[n].cols == 1; }
+  // Goes to a later stage by way of scratch, because that stage lags.
+  bool lags(int n, int stage) const { return per_head(n) && p[n].op != Op::load && stage > p[n].stage && delay(stage) > delay(p[n].stage); }
+  bool saved(int n) const {
+    return std::any_of(users[n].begin(), users[n].end(), [&](int u) { return lags(n, p[u].stage); });
+  }
+  bool crosses(int n) const {
+    return per_head(n) && p[n].op != Op::load && p[n].op != Op::extend &&
+           std::any_of(users[n].begin(), users[n].end(), [&](int u) { return p[u].stage > p[n].stage; });
+  }
+  // Phase of a node: the dots of its own stage on the longest way to it. Each phase of a group is one tick later than the one before.
+  void find_phases() {
+    const int n = p.size();
+    dots_before_.assign(n, 0);
+    phase_.assign(n, never);
+    phases_.assign(p.stages, 0);
+    std::vector<int> last(p.stages, 0);
+    for (int i = 0; i < n; i++) {
+      for (int j : p[i].in)
+        if (p[j].stage == p[i].stage) dots_before_[i] = std::max(dots_before_[i], dots_before_[j] + (p[j].op == Op::dot));
+      if (used[i] && per_head(i)) last[p[i].stage] = std::max(last[p[i].stage], dots_before_[i]);
+    }
+    for (int i = n - 1; i >= 0; i--) {
+      if (!used[i]) continue;
+      const Node& q = p[i];
+      int e = never;
+      for (int u : users[i])
+        if (p[u].stage == q.stage) e = std::min(e, phase_[u]);
+      const bool spreads = q.op == Op::stretch && !is_table_[i] && is_table_[q.in[0]] && p[q.in[0]].cols == 1 && p[q.in[0]].rows > 1;
+      if (q.op == Op::dot || q.op == Op::store || (crosses(i) && !saved(i)) || spreads) e = std::min(e, dots_before_[i]);
+      else if (saved(i) && !is_table_[i]) e = std::min(e, last[q.stage]);
+      if (q.domain == Domain::value_head && q.op != Op::load && q.op != Op::extend) e = std::min(e, dots_before_[i]);
+      phase_[i] = e;
+      if (per_head(i) && !is_table_[i] && e < never) phases_[q.stage] = std::max(phases_[q.stage], e + 1);
+    }
+  }
+  // The forms that readers ask of shared values.
+  void find_forms() {
+    forms_.assign(p.size(), {});
+    auto want = [&](int i, int f) {
+      if (per_head(i)) forms_[i].insert(is_table_[i] ? table : p[i].domain == Domain::value_head ? paired : f);
+    };
+    for (int i = p.size() - 1; i >= 0; i--) {
+      if (!used[i]) continue;
+      const Node& q = p[i];
+      if (q.op == Op::store) want(q.in[0], paired_or_single(q));
+      for (int f : std::set<int>(forms_[i])) {
+        if (q.op == Op::dot) {
+          want(q.in[0], single);
+          want(q.in[1], p[q.in[0]].domain == Domain::value_head || f != single ? dup : single);
+        } else if (q.op == Op::transpose) {
+          want(q.in[0], f == paired ? paired : single);
+        } else {
+          for (int j : q.in) want(j, f == paired ? dup : f);
+        }
+      }
+    }
+  }
+  Form paired_or_single(const Node& store) const { return p.refs[store.ref].domain == Domain::value_head ? paired : single; }
+
+  void body() {
+    for (int k = s.vectors_ahead; k < p.stages; k++) make_tables(k);
+    std::vector<std::vector<int>> groups;
+    for (int u = 0; u < pairs_; u += s.group) {
+      groups.emplace_back();
+      for (int k = u; k < std::min(pairs_, u + s.group); k++) groups.back().push_back(k);
+    }
+    std::vector<int> first(p.stages, 0);  // tick of a stage's first phase
+    for (int k = 1; k < p.stages; k++)
+      if (delay(k) == delay(k - 1)) first[k] = first[k - 1] + phases_[k - 1];
+    struct Event {
+      int tick, order, phase, stage, group;
+      auto operator<=>(const Event&) const = default;
+    };
+    std::vector<Event> events;
+    for (int g = 0; g < static_cast<int>(groups.size()); g++)
+      for (int k = 0; k < p.stages; k++)
+        for (int i = 0; i < phases_[k]; i++) events.push_back({first[k] + g + i, s.order[k], i, k, g});
+    if (s.vectors_ahead) events.push_back({s.vectors_tick, p.stages, 0, -1, 0});
+    std::sort(events.begin(), events.end());
+
+    // What stage k of a group keeps for later is stored once the later stages have read the old value: one slot, no false dependence.
+    std::map<std::pair<int, int>, int> done;
+    std::set<std::pair<int, int>> kept;
+    auto last_read = [&](int stage, int later) {
+      int r = -1;
+      for (int n = 0; n < p.size(); n++)
+        if (used[n] && p[n].stage == stage && !is_table_[n] && lags(n, later))
+          for (int u : users[n])
+            if (p[u].stage == later) r = std::max(r, phase_[u]);
+      return r;
+    };
+    auto keep_when_read = [&](int stage, int g) {
+      if (kept.count({stage, g}) || done[{stage, g}] < phases_[stage]) return;
+      for (int k = stage + 1; k < p.stages; k++)
+        if (done[{k, g}] <= last_read(stage, k)) return;
+      kept.insert({stage, g});
+      stage_ = stage;
+      current_phase_ = phases_[stage];
+      for (int n = 0; n < p.size(); n++)
+        if (used[n] && p[n].stage == stage && !is_table_[n] && saved(n))
+          for (int f : forms_[n])
+            for (int u : groups[g]) keep(n, u, static_cast<Form>(f));
+    };
+    for (const Event& e : events) {
+      if (e.stage < 0) {
+        make_tables(0);
+        continue;
+      }
+      emit(e.stage, e.phase, groups[e.group]);
+      done[{e.stage, e.group}] = e.phase + 1;
+      for (int k = 0; k < p.stages; k++) keep_when_read(k, e.group);
+    }
+    for (int n = 0; n < p.size(); n++)
+      if (used[n] && is_table_[n] && saved(n)) {
+        stage_ = p[n].stage;
+        keep(n, 0, table);
+      }
+  }
+  void make_tables(int stage) {
+    stage_ = stage;
+    current_phase_ = 0;
+    for (int n = 0; n < p.size(); n++) {
+      if (!used[n] || !is_table_[n]) continue;
+      note(n);
+      const bool mine = p[n].stage == stage && p[n].op != Op::load;
+      const bool old = lags(n, stage) && std::any_of(users[n].begin(), users[n].end(), [&](int u) { return p[u].stage == stage; });
+      if (mine || old) get(n, 0, table);
+    }
+  }
+  void note(int n) { b.label = p.name + ": stage " + number(p[n].stage) + ", " + trace::info(p[n].op).name + " #" + number(n); }
+  // Pair after pair, each in program order; but the solve, one dependent chain a pair, goes row by row over all pairs, and narrow dots
+  // of two pairs are one.
+  void emit(int stage, int phase, const std::vector<int>& pairs) {
+    stage_ = stage;
+    current_phase_ = phase;
+    auto mine = [&](int n) {
+      return used[n] && p[n].stage == stage && phase_[n] == phase && per_head(n) && !is_table_[n] && p[n].op != Op::load;
+    };
+    auto chained = [&](int n) { return p[n].rows == 8 && p[n].cols == x.chunk; };
+    auto one = [&](int n, int pair) {
+      note(n);
+      if (p[n].op == Op::store) {
+        put(n, pair);
+        return;
+      }
+      for (int f : forms_[n]) {
+        if (p[n].op == Op::dot && f == paired && s.join_narrow_dots && 2 * p[n].cols == 128) joined_dots(n, pairs);
+        get(n, pair, static_cast<Form>(f));
+      }
+    };
+    for (int from = 0; from < p.size();) {
+      int to = from;
+      const bool chain = chained(from);
+      while (to < p.size() && chained(to) == chain) to++;
+      if (chain) {
+        for (int n = from; n < to; n++)
+          if (mine(n))
+            for (int u : pairs) one(n, u);
+      } else {
+        for (int u : pairs)
+          for (int n = from; n < to; n++)
+            if (mine(n)) one(n, u);
+      }
+      from = to;
+    }
+  }
+
+  // ---------------------------------------------------------------- pieces of tiles
+  int width(int n, Form f) const { return f == single ? p[n].cols : 2 * p[n].cols; }
+  int table_rows(int n) const { return p[n].cols == 1 ? p[n].rows : pairs_; }
+  int table_width(int n) const { return p[n].cols == 1 ? 128 : 2 * p[n].cols; }
+  int zero(int rows, int w, Element e) { return b.splat({rows, w}, e, 0); }
+  int value(const Piece& q, const Tiles& t) { return q.zero ? zero(q.rows, t.width, t.element) : q.value; }
+  int cut(int v, int row, int rows, int column, int columns, Element e) { return slice(v, {row, column}, {rows, columns}, e); }
+  int beside(const std::vector<int>& in, int rows, int w, Element e) { return concat(in, 1, {rows, w}, e); }
+  int whole(const Tiles& t) {
+    std::vector<int> in;
+    for (auto& q : t.pieces) in.push_back(value(q, t));
+    return concat(in, 0, {t.rows(), t.width}, t.element);
+  }
+  Tiles part(const Tiles& t, int from, int n) {
+    Tiles out{{}, t.width, t.element};
+    int at = 0;
+    for (auto& q : t.pieces) {
+      const int begin = std::max(from, at), end = std::min(from + n, at + q.rows);
+      if (begin < end) {
+        if (q.zero) out.pieces.push_back({-1, end - begin, true});
+        else out.pieces.push_back({cut(q.value, begin - at, end - begin, 0, t.width, t.element), end - begin});
+      }
+      at += q.rows;
+    }
+    return out;
+  }
+  // Row ranges in which no operand changes its piece.
+  static std::vector<std::pair<int, int>> segments(const std::vector<Tiles>& operands) {
+    std::set<int> edges{0};
+    for (auto& t : operands) {
+      int at = 0;
+      for (auto& q : t.pieces) edges.insert(at += q.rows);
+    }
+    std::vector<std::pair<int, int>> out;
+    for (auto i = edges.begin(); std::next(i) != edges.end(); ++i) out.push_back({*i, *std::next(i) - *i});
+    return out;
+  }
+
+  // ---------------------------------------------------------------- masks
+  int same_type(const char* op, int l, int r) { return b.op(op, {l, r}, "", b.type(l)); }
+  int compared(int predicate, int l, int r, int rows, int w) { return b.compare(predicate, l, r, vector_type({rows, w}, Element::i1)); }
+  // The shortest compare that is true on this set of lanes.
+  int lane_mask(const std::vector<bool>& lanes, int rows) {
+    const int w = static_cast<int>(lanes.size());
+    auto c = [&](int k) { return b.splat({rows, w}, Element::i32, static_cast<std::uint32_t>(k)); };
+    const int lane = iota({rows, w}, 1);
+    for (int period : {w, w / 2}) {
+      bool repeats = true, range = true;
+      int lo = -1, hi = -1;
+      for (int i = 0; i < w; i++) repeats &= lanes[i] == lanes[i % period];
+      for (int i = 0; i < period; i++)
+        if (lanes[i]) lo = lo < 0 ? i : lo, hi = i + 1;
+      for (int i = std::max(lo, 0); i < hi; i++) range &= lanes[i];
+      if (!repeats || !range || lo < 0) continue;
+      const int v = period == w ? lane : same_type("arith.andi", lane, c(period - 1));
+      if (lo == 0) return compared(2, v, c(hi), rows, w);
+      if (hi == period) return compared(5, v, c(lo), rows, w);
+      if (hi - lo == 16 && lo % 16 == 0) return compared(0, same_type("arith.shrui", v, c(4)), c(lo / 16), rows, w);
+    }
+    int blocks = 0;
+    for (int i = 0; i < w; i++) {
+      require(lanes[i] == lanes[i / 16 * 16], p.name, ": a lane mask of blocks other than 16 lanes");
+      blocks |= static_cast<int>(lanes[i]) << (i / 16);
+    }
+    return compared(1, same_type("arith.andi", same_type("arith.shli", c(1), same_type("arith.shrui", lane, c(4))), c(blocks)), c(0), rows, w);
+  }
+  // v on these lanes, else +0. A select of a select is one.
+  int on_lanes(std::vector<bool> lanes, int v, int rows, Element e) {
+    if (auto inner = kept_lanes_.find(v); inner != kept_lanes_.end()) {
+      for (std::size_t i = 0; i < lanes.size(); i++) lanes[i] = lanes[i] && inner->second.first[i];
+      v = inner->second.second;
+    }
+    const int w = static_cast<int>(lanes.size());
+    const int r = b.op("arith.select", {lane_mask(lanes, rows), v, zero(rows, w, e)}, "", vector_type({rows, w}, e));
+    kept_lanes_[r] = {lanes, v};
+    return r;
+  }
+  static std::vector<bool> lane_set(int w, std::function<bool(int)> f) {
+    std::vector<bool> l(static_cast<std::size_t>(w));
+    for (int i = 0; i < w; i++) l[i] = f(i);
+    return l;
+  }
+  int static_mask(int n, int row, int rows, int w, int cols) {
+    const Node& q = p[n];
+    auto c = [&](int k) { return b.splat({rows, w}, Element::i32, static_cast<std::uint32_t>(k)); };
+    switch (q.op) {
+      case Op::constant: return c(static_cast<i32>(q.value));
+      case Op::row_index: return row ? same_type("arith.addi", iota({rows, w}, 0), c(row)) : iota({rows, w}, 0);
+      case Op::col_index: return cols == w ? iota({rows, w}, 1) : same_type("arith.andi", iota({rows, w}, 1), c(cols - 1));
+      case Op::stretch: return static_mask(q.in[0], row, rows, w, cols);
+      default: {
+        const int l = static_mask(q.in[0], row, rows, w, cols);
+        const int r = static_mask(q.in[1], row, rows, w, cols);
+        return elementwise(q, {l, r}, p[q.in[0]].element, vector_type({rows, w}, q.element));
+      }
+    }
+  }
+
+  // ---------------------------------------------------------------- tokens: the same for all heads
+  // A per-token vector over w lanes: as a column [C, w], every lane the same, or as a row [1, w], repeated every C lanes.
+  int token_vector(int n, bool column, int w) {
+    const Node& q = p[n];
+    auto [at, fresh] = token_vectors_.try_emplace({n, column, w, 0}, -1);
+    if (!fresh) return at->second;
+    const int rows = column ? x.chunk : 1;
+    const std::string type = vector_type({rows, w}, q.element);
+    int v;
+    if (is_scalar(n)) {
+      v = broadcast(scalar_value(n), {rows, w}, q.element);
+    } else if (q.op == Op::constant) {
+      v = b.splat({rows, w}, q.element, q.value);
+    } else if (q.op == Op::load) {
+      const Window& window = words_window(p.refs[q.ref], delay(q.stage));
+      v = load(window.value, zeros(4), {1, x.chunk}, q.element, 4);
+      if (column) {
+        v = transpose(broadcast(v, {128, x.chunk}, q.element), {1, 0}, {x.chunk, 128}, q.element);
+        v = w <= 128 ? cut(v, 0, x.chunk, 0, w, q.element) : beside(std::vector<int>(static_cast<std::size_t>(w / 128), v), x.chunk, w, q.element);
+      } else if (w > x.chunk) {
+        v = beside(std::vector<int>(static_cast<std::size_t>(w / x.chunk), v), 1, w, q.element);
+      }
+    } else if (q.op == Op::transpose || (q.op == Op::stretch && (p[q.in[0]].rows == 1) == (q.rows == 1))) {
+      v = token_vector(q.in[0], column, w);
+    } else if (q.op == Op::stretch) {  // from one to a vector
+      v = token_vector(q.in[0], column, w);
+    } else {
+      std::vector<int> in;
+      for (int j : q.in) in.push_back(token_vector(j, column, w));
+      v = q.op == Op::select ? b.op("arith.select", in, "", type) : elementwise(q, in, p[q.in[0]].element, type);
+    }
+    return token_vectors_[{n, column, w, 0}] = v;
+  }
+  int scalar_value(int n) {
+    const Node& q = p[n];
+    if (q.op == Op::load) return scalar(p.refs[q.ref], delay(q.stage));
+    std::vector<int> in;
+    for (int j : q.in) in.push_back(p[j].op == Op::constant ? b.i32(static_cast<i32>(p[j].value)) : scalar_value(j));
+    return elementwise(q, in, p[q.in[0]].element, name_of(q.element));
+  }
+
+  // ---------------------------------------------------------------- tables
+  int lane_of_head(int pair, int half) const { return pair + 64 * half; }
+  // Lanes of [rows, 128], by the same 128 indices in every row.
+  int gathered(int v, int rows, const std::vector<int>& index) {
+    const Shape tile{8, 128};
+    const std::string type = vector_type(tile, Element::i32);
+    auto c = [&](int k) { return b.splat(tile, Element::i32, static_cast<std::uint32_t>(k)); };
+    auto first_half = [&] { return lane_mask(lane_set(128, [](int i) { return i < 64; }), 8); };
+    auto is = [&](auto f) {
+      for (int k = 0; k < 128; k++)
+        if (index[k] != f(k)) return false;
+      return true;
+    };
+    int lanes;
+    if (is([&](int) { return index[0]; })) lanes = c(index[0]);
+    else if (is([&](int k) { return index[k / 64 * 64]; })) lanes = b.op("arith.select", {first_half(), c(index[0]), c(index[64])}, "", type);
+    else if (is([&](int k) { return k / 16 * 16 + index[0]; })) lanes = same_type("arith.addi", same_type("arith.andi", iota(tile, 1), c(~15)), c(index[0]));
+    else if (is([&](int k) { return k < 64 ? 2 * k : 2 * k - 127; })) {
+      const int twice = same_type("arith.addi", iota(tile, 1), iota(tile, 1));
+      lanes = b.op("arith.select", {first_half(), twice, same_type("arith.subi", twice, c(127))}, "", type);
+    } else {
+      throw Error(text(p.name, ": a lane gather of no known pattern"));
+    }
+    auto eight = [&](int from) { return b.op("tpu.dynamic_gather", {from, lanes}, "dimensions = array<i32: 1>", vector_type(tile, Element::f32)); };
+    if (rows == 1) return cut(eight(broadcast(v, tile, Element::f32)), 0, 1, 0, 128, Element::f32);
+    std::vector<int> out;
+    for (int r = 0; r < rows; r += 8) out.push_back(eight(cut(v, r, 8, 0, 128, Element::f32)));
+    return concat(out, 0, {rows, 128}, Element::f32);
+  }
+  // A column of every head -> [rows, 2 cols] of one pair.
+  int spread(int v, int rows, int pair, int cols) {
+    std::vector<int> index(128);
+    if (cols < 128) {
+      for (int k = 0; k < 128; k++) index[k] = lane_of_head(pair, k / 64);
+      return cut(gathered(v, rows, index), 0, rows, 0, 2 * cols, Element::f32);
+    }
+    std::vector<int> halves;
+    for (int h = 0; h < 2; h++) {
+      index.assign(128, lane_of_head(pair, h));
+      const int one = gathered(v, rows, index);
+      halves.insert(halves.end(), static_cast<std::size_t>(cols / 128), one);
+    }
+    return beside(halves, rows, 2 * cols, Element::f32);
+  }
+  int table_row(int n, int pair) { return cut(whole(get(n, pair, table)), pair, 1, 0, table_width(n), p[n].element); }
+  // Heads of the array's row [rows, H] as a table: even heads in the lower lanes, odd ones in the upper.
+  int table_of(int v, int rows, Element e) {
+    const int H = x.value_heads;
+    if (e == Element::bf16) v = b.op("arith.extf", {v}, "", vector_type({rows, H}, Element::f32));
+    if (H < 128) v = beside({v, zero(rows, 128 - H, Element::f32)}, rows, 128, Element::f32);
+    if (blocks() > 1) {
+      const int back = b.op("arith.subi", {b.i32(128), b.op("arith.muli", {block_index, b.i32(s.heads_per_step)}, "", "i32")}, "", "i32");
+      v = b.op("tpu.dynamic_rotate", {v, back}, "dimension = 1 : si32", vector_type({rows, 128}, Element::f32));
+    }
+    std::vector<int> index(128);
+    for (int k = 0; k < 128; k++) index[k] = k < 64 ? 2 * k : 2 * k - 127;
+    return gathered(v, rows, index);
+  }
+
+  // ---------------------------------------------------------------- one node for one pair
+  int unit_of(int n, int pair) const { return p[n].domain == Domain::value_head ? pair : p[n].domain == Domain::key_head ? pair * 2 / ratio_ : 0; }
+  int units_of(Domain d) const { return d == Domain::value_head ? pairs_ : pairs_ * 2 / ratio_; }
+  Form operand_form(int n, Form f) const {
+    if (is_table_[n]) return table;
+    if (p[n].domain == Domain::value_head) return paired;
+    return f == paired ? dup : f;
+  }
+  const Tiles& get(int n, int pair, Form f) {
+    if (is_table_[n]) f = table;
+    const bool from_memory = p[n].op == Op::load || lags(n, stage_);
+    const std::tuple key{n, static_cast<int>(f), f == table ? 0 : unit_of(n, pair),
+                         from_memory ? 1 + stage_ * 64 + (f == table ? 0 : current_phase_) : 0};
+    if (auto at = made_.find(key); at != made_.end()) return at->second;
+    Tiles t = lags(n, stage_) ? reload(n, pair, f) : make(n, pair, f);
+    return made_[key] = std::move(t);
+  }
+  Tiles make(int n, int pair, Form f) {
+    const Node q = p[n];
+    const int w = f == table ? table_width(n) : width(n, f);
+    const int rows = f == table ? table_rows(n) : q.rows;
+    auto as_one = [&](int v) { return Tiles{{{v, rows}}, w, q.element}; };
+    auto operand = [&](int k) -> const Tiles& { return get(q.in[static_cast<std::size_t>(k)], pair, f == table ? table : operand_form(q.in[static_cast<std::size_t>(k)], f)); };
+    if (f == table && trace::elementwise(q.op)) return table_elementwise(n, rows, w);
+    if (q.domain == Domain::token && (q.rows == 1 || q.cols == 1)) return as_one(token_vector(n, q.rows > 1, w));
+    if (trace::elementwise(q.op)) {
+      if (q.op == Op::extend && p[q.in[0]].op == Op::load && is_table_[n]) return operand(0);
+      std::vector<Tiles> in;
+      for (int j : q.in) in.push_back(tiles_of(j, pair, f, rows));
+      Tiles out{{}, w, q.element};
+      for (auto [from, count] : segments(in)) {
+        std::vector<Piece> now;
+        std::vector<int> values;
+        for (auto& t : in) now.push_back(part(t, from, count).pieces[0]);
+        if ((q.op == Op::round || q.op == Op::extend) && now[0].zero) out.pieces.push_back({-1, count, true});
+        else if (q.op == Op::sub && now[1].zero) out.pieces.push_back(now[0]);
+        else {
+          for (std::size_t k = 0; k < now.size(); k++) values.push_back(value(now[k], in[k]));
+          out.pieces.push_back({elementwise(q, values, p[q.in[0]].element, vector_type({count, w}, q.element)), count});
+        }
+      }
+      return out;
+    }
+    switch (q.op) {
+      case Op::constant:
+        if (q.value == 0 && f != table) return {{{-1, rows, true}}, w, q.element};
+        return as_one(b.splat({rows, w}, q.element, q.value));
+      case Op::load: return read(n, pair, f);
+      case Op::select: return f == table ? table_select(n, rows, w) : selected(n, pair, f, w);
+      case Op::stretch: return stretched(n, pair, f, rows, w);
+      case Op::dot: {
+        auto [lhs, rhs] = dot_operands(n, pair, f);
+        return {{{matmul(whole(lhs), whole(rhs), lhs.rows(), rhs.width, q.precision), lhs.rows()}}, rhs.width, Element::f32};
+      }
+      case Op::transpose: return transposed(n, pair, f, rows, w);
+      case Op::rows:
+        if (f == table) return as_one(cut(whole(operand(0)), q.a, q.b, 0, 128, q.element));
+        if (q.a % 8 && p[q.in[0]].op == Op::concat) return shifted_rows(n, pair, f);
+        return part(operand(0), q.a, q.b);
+      case Op::concat: {
+        Tiles out{{}, w, q.element};
+        for (std::size_t k = 0; k < q.in.size(); k++) {
+          const Tiles& t = operand(static_cast<int>(k));
+          out.pieces.insert(out.pieces.end(), t.pieces.begin(), t.pieces.end());
+        }
+        return out;
+      }
+      case Op::sum_cols: return row_sums(n, pair, f);
+      case Op::cumsum: case Op::cumsum_within: return as_one(prefix_sums(n));
+      case Op::diagonal_blocks: {
+        const Tiles& t = operand(0);
+        const int blocks = q.cols / q.a;
+        int v = whole(part(t, q.a * (blocks - 1), q.a));
+        for (int k = blocks - 2; k >= 0; k--) {
+          const int here = lane_mask(lane_set(w, [&](int j) { return j % q.cols / q.a == k; }), q.a);
+          v = b.op("arith.select", {here, whole(part(t, q.a * k, q.a)), v}, "", vector_type({q.a, w}, q.element));
+        }
+        return as_one(v);
+      }
+      case Op::block_column: {
+        std::vector<int> index(128);
+        for (int k = 0; k < 128; k++) index[k] = k / q.a * q.a + q.b;
+        int v = whole(operand(0));
+        if (w < 128) v = beside({v, zero(rows, 128 - w, q.element)}, rows, 128, q.element);
+        return as_one(cut(gathered(v, rows, index), 0, rows, 0, w, q.element));
+      }
+      default: throw Error(text(p.name, ": ", trace::info(q.op).name, " has no paired form"));
+    }
+  }
+  // An operand of an elementwise op, in the form that op has.
+  Tiles tiles_of(int j, int pair, Form f, int rows) {
+    if (is_table_[j]) return {{{table_row(j, pair), 1}}, table_width(j), p[j].element};
+    if (p[j].domain == Domain::constant && p[j].op == Op::constant)
+      return p[j].value == 0 ? Tiles{{{-1, rows, true}}, width(j, f), p[j].element}
+                             : Tiles{{{b.splat({rows, width(j, f)}, p[j].element, p[j].value), rows}}, width(j, f), p[j].element};
+    return get(j, pair, operand_form(j, f));
+  }
+  int table_operand(int j, int rows, int w, bool column) {
+    if (p[j].op == Op::constant) return b.splat({rows, w}, p[j].element, p[j].value);
+    if (is_scalar(j)) return broadcast(scalar_value(j), {rows, w}, p[j].element);
+    if (p[j].domain <= Domain::token) return column ? token_vector(j, true, w) : broadcast(token_vector(j, false, w), {rows, w}, p[j].element);
+    return whole(get(j, 0, table));
+  }
+  Tiles table_elementwise(int n, int rows, int w) {
+    const Node q = p[n];
+    if (q.op == Op::extend && p[q.in[0]].op == Op::load) return get(q.in[0], 0, table);  // tables are read as f32
+    std::vector<int> in;
+    for (int j : q.in) in.push_back(table_operand(j, rows, w, q.cols == 1));
+    return {{{elementwise(q, in, p[q.in[0]].element, vector_type({rows, w}, q.element)), rows}}, w, q.element};
+  }
+  Tiles table_select(int n, int rows, int w) {
+    const Node q = p[n];
+    const int mask = q.in[0];
+    const int scalar = scalar_mask(mask);
+    const int m = scalar >= 0 ? scalar_value(scalar) : table_operand(mask, rows, w, q.cols == 1);
+    const int yes = table_operand(q.in[1], rows, w, q.cols == 1), no = table_operand(q.in[2], rows, w, q.cols == 1);
+    return {{{b.op("arith.select", {m, yes, no}, "", vector_type({rows, w}, q.element)), rows}}, w, q.element};
+  }
+  // The scalar a mask is stretched from, or -1.
+  int scalar_mask(int n) const {
+    while (p[n].op == Op::stretch) n = p[n].in[0];
+    return is_scalar(n) ? n : -1;
+  }
+  Tiles selected(int n, int pair, Form f, int w) {
+    const Node q = p[n];
+    const std::vector<Tiles> in{tiles_of(q.in[1], pair, f, q.rows), tiles_of(q.in[2], pair, f, q.rows)};
+    const bool known = p[q.in[0]].domain == Domain::constant;
+    const int scalar = known ? -1 : scalar_mask(q.in[0]);
+    Tiles out{{}, w, q.element};
+    for (auto [from, count] : segments(in)) {
+      const Piece yes = part(in[0], from, count).pieces[0], no = part(in[1], from, count).pieces[0];
+      if (yes.zero && no.zero) {
+        out.pieces.push_back(yes);
+        continue;
+      }
+      int mask = -1;
+      if (known) {
+        bool all = true, none = true, by_lane = true;
+        std::vector<bool> lanes(static_cast<std::size_t>(w));
+        for (int i = 0; i < count; i++)
+          for (int j = 0; j < q.cols; j++) {
+            const bool m = evaluate(q.in[0], from + i, j);
+            all &= m;
+            none &= !m;
+            by_lane &= m == static_cast<bool>(evaluate(q.in[0], from, j));
+            if (i == 0)
+              for (int k = j; k < w; k += q.cols) lanes[k] = m;
+          }
+        if (all || none) {
+          out.pieces.push_back(all ? yes : no);
+          continue;
+        }
+        if (by_lane && no.zero) {
+          out.pieces.push_back({on_lanes(lanes, yes.value, count, q.element), count});
+          continue;
+        }
+        mask = by_lane ? lane_mask(lanes, count) : static_mask(q.in[0], from, count, w, q.cols);
+      } else if (scalar >= 0) {
+        mask = scalar_value(scalar);
+      } else {
+        mask = whole(part(get(q.in[0], 0, f == paired ? dup : f), from, count));
+      }
+      out.pieces.push_back({b.op("arith.select", {mask, value({yes.value, count, yes.zero}, in[0]), value({no.value, count, no.zero}, in[1])}, "",
+                                 vector_type({count, w}, q.element)),
+                            count});
+    }
+    return out;
+  }
+  Tiles stretched(int n, int pair, Form f, int rows, int w) {
+    const Node q = p[n];
+    const int y = q.in[0];
+    auto as_one = [&](int v) { return Tiles{{{v, rows}}, w, q.element}; };
+    if (p[y].domain == Domain::token) {
+      if (is_scalar(y)) return as_one(broadcast(scalar_value(y), {rows, w}, q.element));
+      if (p[y].cols == 1) return as_one(token_vector(y, true, w));
+      return as_one(broadcast(token_vector(y, false, w), {rows, w}, q.element));
+    }
+    if (f == table) {
+      if (q.cols == 1) return as_one(broadcast(table_operand(y, 1, 128, true), {rows, w}, q.element));
+      // [1, 128 heads] -> [pairs, 2 cols]
+      const int v = transpose(broadcast(whole(get(y, pair, table)), {8, 128}, q.element), {1, 0}, {128, 8}, q.element);
+      std::vector<int> halves;
+      for (int h = 0; h < 2; h++) halves.push_back(broadcast(cut(v, 64 * h, pairs_, 0, 1, q.element), {pairs_, q.cols}, q.element));
+      return as_one(beside(halves, pairs_, w, q.element));
+    }
+    if (is_table_[y]) {
+      if (p[y].cols > 1) return as_one(broadcast(table_row(y, pair), {rows, w}, q.element));
+      const int v = spread(whole(get(y, pair, table)), p[y].rows, pair, q.cols);
+      return as_one(broadcast(v, {rows, w}, q.element));
+    }
+    const int v = whole(get(y, pair, operand_form(y, f)));
+    if (p[y].cols == 1 && operand_form(y, f) != single) {  // one column a half
+      std::vector<int> halves;
+      for (int h = 0; h < 2; h++) halves.push_back(broadcast(cut(v, 0, p[y].rows, h, 1, q.element), {rows, q.cols}, q.element));
+      return as_one(beside(halves, rows, w, q.element));
+    }
+    return as_one(broadcast(v, {rows, w}, q.element));
+  }
+  Tiles transposed(int n, int pair, Form f, int rows, int w) {
+    const Node q = p[n];
+    const Node& a = p[q.in[0]];
+    auto as_one = [&](int v) { return Tiles{{{v, rows}}, w, q.element}; };
+    if (f == table) {  // a column of every head [C, 128] -> rows [pairs, 2C]
+      require(a.cols == 1, p.name, ": a row of heads turned to a column");
+      const int v = transpose(whole(get(q.in[0], pair, table)), {1, 0}, {128, a.rows}, q.element);
+      return as_one(beside({cut(v, 0, pairs_, 0, a.rows, q.element), cut(v, 64, pairs_, 0, a.rows, q.element)}, pairs_, w, q.element));
+    }
+    // Both halves at once: the tile on top of itself, or its halves on top of each other.
+    int v = whole(get(q.in[0], pair, f == paired ? paired : single));
+    if (f == single) return as_one(transpose(v, {1, 0}, {a.cols, a.rows}, q.element));
+    const int upper = f == paired ? cut(v, 0, a.rows, 0, a.cols, q.element) : v;
+    const int lower = f == paired ? cut(v, 0, a.rows, a.cols, a.cols, q.element) : v;
+    v = concat({upper, lower}, 0, {2 * a.rows, a.cols}, q.element);
+    return as_one(transpose(v, {1, 0}, {a.cols, 2 * a.rows}, q.element));
+  }
+  Tiles row_sums(int n, int pair, Form f) {
+    const Node q = p[n];
+    const Node& a = p[q.in[0]];
+    const int v = whole(get(q.in[0], pair, operand_form(q.in[0], f)));
+    auto sum = [&](int tile) {
+      const int sums = b.op("vector.multi_reduction", {tile, b.splat({q.rows}, Element::f32, 0)},
+                            "kind = #vector.kind<add>, reduction_dims = array<i64: 1>", vector_type({q.rows}, Element::f32));
+      return reshape(sums, {q.rows, 1}, Element::f32);
+    };
+    if (width(q.in[0], operand_form(q.in[0], f)) == a.cols) return {{{sum(v), q.rows}}, 1, Element::f32};
+    std::vector<int> halves;
+    for (int h = 0; h < 2; h++) halves.push_back(sum(cut(v, 0, q.rows, h * a.cols, a.cols, Element::f32)));
+    return {{{beside(halves, q.rows, 2, Element::f32), q.rows}}, 2, Element::f32};
+  }
+  int prefix_sums(int n) {
+    const Node q = p[n];
+    const bool within = q.op == Op::cumsum_within;
+    const int C = q.rows;
+    int v = whole(get(q.in[within], 0, table));
+    const int id = within ? token_vector(q.in[0], true, 128) : -1;
+    const std::string type = vector_type({C, 128}, q.element);
+    auto down = [&](int t, int d, Element e) {  // by d rows; zeros above only where d is a multiple of 8
+      if (d >= 8) return concat({zero(d, 128, e), cut(t, 0, C - d, 0, 128, e)}, 0, {C, 128}, e);
+      return b.op("tpu.dynamic_rotate", {t, b.i32(d)}, "dimension = 0 : si32", vector_type({C, 128}, e));
+    };
+    for (int d = 1; d < C; d *= 2) {
+      int mask = -1;
+      if (d < 8) mask = compared(5, iota({C, 128}, 0), b.splat({C, 128}, Element::i32, static_cast<std::uint32_t>(d)), C, 128);
+      if (within) {
+        const int same = compared(0, id, down(id, d, Element::i32), C, 128);
+        mask = mask < 0 ? same : b.op("arith.andi", {mask, same}, "", b.type(same));
+      }
+      int addend = down(v, d, q.element);
+      if (mask >= 0) addend = b.op("arith.select", {mask, addend, zero(C, 128, q.element)}, "", type);
+      v = b.op("arith.addf", {v, addend}, "fastmath = #arith.fastmath<none>", type);
+    }
+    return v;
+  }
+  // Rows of a tile and the rows above it, at an offset inside a register: through memory, where any row may start a load.
+  Tiles shifted_rows(int n, int pair, Form f) {
+    const Node q = p[n];
+    const int source = q.in[0], w = width(n, f), parts = w / 128;
+    const Tiles& t = get(source, pair, operand_form(source, f));
+    const int total = t.rows();
+    auto [at, fresh] = staging_.try_emplace(source, -1);
+    if (fresh) at->second = scratch({units_of(q.domain) * parts, total, 128}, q.element);
+    const int memory = at->second, unit = unit_of(n, pair);
+    auto [written, first] = token_vectors_.try_emplace({source, unit, -1, stage_}, 0);  // staged in this step
+    std::vector<int> out;
+    for (int k = 0; k < parts; k++) {
+      const int slot = b.index(unit * parts + k);
+      if (first) {
+        int row = 0;
+        for (auto& piece : t.pieces) {
+          store(memory, {slot, b.index(row), b.index(0)}, cut(value(piece, t), 0, piece.rows, 128 * k, 128, q.element), {piece.rows, 128}, q.element);
+          row += piece.rows;
+        }
+      }
+      out.push_back(load(memory, {slot, b.index(q.a), b.index(0)}, {q.rows, 128}, q.element, 3));
+    }
+    return {{{beside(out, q.rows, w, q.element), q.rows}}, w, q.element};
+  }
+
+  // ---------------------------------------------------------------- dots
+  // Head h of the pair keeps its lanes and gets rows of its own.
+  Tiles block_diagonal(const Tiles& t) {
+    Tiles out{{}, t.width, t.element};
+    const int half = t.width / 2;
+    for (int h = 0; h < 2; h++) {
+      if (half % 128) {
+        for (auto& q : t.pieces) {
+          if (q.zero) out.pieces.push_back(q);
+          else out.pieces.push_back({on_lanes(lane_set(t.width, [&](int i) { return i / half == h; }), q.value, q.rows, t.element), q.rows});
+        }
+      } else {
+        const int v = cut(whole(t), 0, t.rows(), h * half, half, t.element), z = zero(t.rows(), half, t.element);
+        out.pieces.push_back({beside(h ? std::vector{z, v} : std::vector{v, z}, t.rows(), t.width, t.element), t.rows()});
+      }
+    }
+    return out;
+  }
+  std::pair<Tiles, Tiles> dot_operands(int n, int pair, Form f) {
+    const int l = p[n].in[0], r = p[n].in[1];
+    const bool pair_left = p[l].domain == Domain::value_head;
+    Tiles lhs = get(l, pair, pair_left ? paired : single);
+    Tiles rhs = get(r, pair, p[r].domain == Domain::value_head ? paired : pair_left || f != single ? dup : single);
+    if (pair_left) rhs = block_diagonal(rhs);
+    return {lhs, rhs};
+  }
+  // [A0; A1] x [B0 | B1]: of the product of two pairs the diagonal blocks are wanted, and the weights are pushed once.
+  void joined_dots(int n, const std::vector<int>& pairs) {
+    for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      const std::tuple key{n, static_cast<int>(paired), pairs[i], 0}, other{n, static_cast<int>(paired), pairs[i + 1], 0};
+      if (made_.count(key)) continue;
+      auto [l0, r0] = dot_operands(n, pairs[i], paired);
+      auto [l1, r1] = dot_operands(n, pairs[i + 1], paired);
+      const int M = l0.rows(), K = r0.rows(), N = r0.width;
+      const int lhs = concat({whole(l0), whole(l1)}, 0, {2 * M, l0.width}, l0.element);
+      const int rhs = beside({whole(r0), whole(r1)}, K, 2 * N, r0.element);
+      const int v = matmul(lhs, rhs, 2 * M, 2 * N, p[n].precision);
+      made_[key] = {{{cut(v, 0, M, 0, N, Element::f32), M}}, N, Element::f32};
+      made_[other] = {{{cut(v, M, M, N, N, Element::f32), M}}, N, Element::f32};
+    }
+  }
+
+  // ---------------------------------------------------------------- memory
+  int step_and(int mask, int offset) {
+    const int t = offset ? b.op("arith.addi", {step_index, b.i32(offset)}, "", "i32") : step_index;
+    return b.op("arith.andi", {t, b.i32(mask)}, "", "i32");
+  }
+  int slot_index(int slot, int count, int unit) {
+    return b.as_index(b.op("arith.addi", {b.op("arith.muli", {slot, b.i32(count)}, "", "i32"), b.i32(unit)}, "", "i32"));
+  }
+  // Slots of a value kept for lagging stages: their distance, rounded up to a power of two.
+  int slots_of(int n) const {
+    int distance = 1, slots = 1;
+    for (int u : users[n]) distance = std::max(distance, delay(p[u].stage) - delay(p[n].stage));
+    while (slots < distance) slots *= 2;
+    return slots;
+  }
+  int ring(int n, Form f) {
+    auto [at, fresh] = ring_of_.try_emplace({n, f}, -1);
+    const Node& q = p[n];
+    const int slots = slots_of(n);
+    if (fresh) {
+      at->second = f == table ? scratch({slots, table_rows(n), table_width(n)}, q.element)
+                              : scratch({slots * units_of(q.domain), q.rows, width(n, f)}, q.element);
+      rings_.push_back(at->second);
+    }
+    return at->second;
+  }
+  int ring_slot(int n, Form f, int pair, int back) {
+    const int slots = slots_of(n), units = f == table ? 1 : units_of(p[n].domain), unit = f == table ? 0 : unit_of(n, pair);
+    if (slots == 1) return b.index(unit);
+    return slot_index(step_and(slots - 1, (slots - back % slots) % slots), units, unit);
+  }
+  Tiles reload(int n, int pair, Form f) {
+    const int rows = f == table ? table_rows(n) : p[n].rows, w = f == table ? table_width(n) : width(n, f);
+    const int at = ring_slot(n, f, pair, delay(stage_) - delay(p[n].stage));
+    return {{{load(ring(n, f), {at, b.index(0), b.index(0)}, {rows, w}, p[n].element, 3), rows}}, w, p[n].element};
+  }
+  void keep(int n, int pair, Form f) {
+    note(n);
+    const int rows = f == table ? table_rows(n) : p[n].rows, w = f == table ? table_width(n) : width(n, f);
+    const int v = whole(get(n, pair, f));
+    const int at = ring_slot(n, f, pair, 0);
+    store(ring(n, f), {at, b.index(0), b.index(0)}, v, {rows, w}, p[n].element);
+  }
+
+  // Carried refs: the last stage owns its value; a stage that repeats its work at the end of a row keeps the value of chunk c in slot
+  // c & 1, so that a repeat reads what the first time read.
+  int stage_of(int ref) const {
+    int stage = 0;
+    for (int i = 0; i < p.size(); i++)
+      if (used[i] && p[i].ref == ref) stage = p[i].stage;
+    return stage;
+  }
+  bool doubled(int ref) const { return delay(stage_of(ref)) < most_delay(); }
+  Shape carried_tile(const RefInfo& r) const { return {r.rows, r.domain == Domain::value_head ? 2 * r.cols : r.cols}; }
+  int carried(int ref) {
+    auto [at, fresh] = carried_.try_emplace(ref, -1);
+    const RefInfo& r = p.refs[ref];
+    const Shape tile = carried_tile(r);
+    if (fresh) at->second = scratch({units_of(r.domain) * (doubled(ref) ? 2 : 1), tile[0], tile[1]}, r.element);
+    return at->second;
+  }
+  int carried_slot(int ref, int unit, bool writes) {
+    if (!doubled(ref)) return b.index(unit);
+    int c = chunk_at(delay(stage_of(ref)));
+    if (!writes) c = b.op("arith.addi", {c, b.i32(1)}, "", "i32");
+    return slot_index(b.op("arith.andi", {c, b.i32(1)}, "", "i32"), units_of(p.refs[ref].domain), unit);
+  }
+
+  Tiles read(int n, int pair, Form f) {
+    const Node q = p[n];
+    const RefInfo& r = p.refs[q.ref];
+    const int unit = unit_of(n, pair), d = delay(q.stage);
+    const int w = r.domain == Domain::value_head ? 2 * r.cols : r.cols;
+    if (f == table) {
+      if (r.place == Place::per_head) {
+        const int v = load(per_head_window(r).value, zeros(2), {1, x.value_heads}, r.element, 2);
+        return {{{table_of(v, 1, r.element), 1}}, 128, Element::f32};
+      }
+      const Window& window = gates_window(r, d);
+      const int v = load(window.value, zeros(3), {x.chunk, x.value_heads}, r.element, 3);
+      return {{{table_of(v, x.chunk, r.element), x.chunk}}, 128, Element::f32};
+    }
+    int v;
+    switch (r.place) {
+      case Place::carried: v = load(carried(q.ref), {carried_slot(q.ref, unit, false), b.index(0), b.index(0)}, {r.rows, w}, r.element, 3); break;
+      case Place::tokens: case Place::weights: {
+        const At at = r.place == Place::tokens ? tokens_window(r, unit * w, w, d) : row_window(r, unit * w, w, {r.rows}, {{}}, 0);
+        std::vector<int> index = zeros(at.window->block.size());
+        index.back() = b.index(at.lane);
+        v = load(at.window->value, index, {r.rows, w}, r.element, static_cast<int>(index.size()));
+        break;
+      }
+      default: throw Error(text(p.name, ": ", r.name, " cannot be read in pairs"));
+    }
+    if (f == dup) return {{{beside({v, v}, r.rows, 2 * w, r.element), r.rows}}, 2 * w, r.element};
+    return {{{v, r.rows}}, w, r.element};
+  }
+  void put(int n, int pair) {
+    const Node q = p[n];
+    const RefInfo& r = p.refs[q.ref];
+    const int unit = r.domain == Domain::value_head ? pair : pair * 2 / ratio_;
+    if (r.domain == Domain::key_head && unit * ratio_ != pair * 2) return;  // the key head's first pair stores
+    const int w = r.domain == Domain::value_head ? 2 * r.cols : r.cols, d = delay(q.stage);
+    const int v = whole(get(q.in[0], pair, operand_form(q.in[0], paired_or_single(q))));
+    switch (r.place) {
+      case Place::carried: store(carried(q.ref), {carried_slot(q.ref, unit, true), b.index(0), b.index(0)}, v, {r.rows, w}, r.element); break;
+      case Place::tokens: {
+        const At at = tokens_window(r, unit * w, w, d);
+        std::vector<int> index = zeros(at.window->block.size());
+        index.back() = b.index(at.lane);
+        store(at.window->value, index, v, {r.rows, w}, r.element);
+        break;
+      }
+      case Place::chunk_state:
+        for (int h = 0; h < 2; h++) {
+          std::vector<int> index = zeros(5);
+          index[2] = b.index(2 * unit + h);
+          store(chunk_state_window(r, d).value, index, cut(v, 0, r.rows, h * r.cols, r.cols, r.element), {r.rows, r.cols}, r.element);
+        }
+        break;
+      default: throw Error(text(p.name, ": ", r.name, " cannot be written in pairs"));
+    }
+  }
+  int plus(int v, int k) { return k ? b.op("arith.addi", {v, b.i32(k)}, "", "i32") : v; }
+  int times(int v, int k) { return b.op("arith.muli", {v, b.i32(k)}, "", "i32"); }
+
+  void begin(int ref) {
+    const RefInfo& r = p.refs[ref];
+    const int units = units_of(r.domain), memory = carried(ref);
+    const Shape tile = carried_tile(r);
+    const int slot = doubled(ref) ? units : 0;  // the one that chunk 0 reads
+    // Steps before the stage's first chunk write here too: it starts again until then.
+    b.when(b.compare(doubled(ref) ? 0 : 3, step_index, b.i32(doubled(ref) ? 0 : delay(stage_of(ref))), "i1"), [&] {
+      b.loop(units, [&](int i) {
+        int v = b.splat(tile, r.element, 0);
+        if (r.initial >= 0) v = initial(r, i, tile);
+        store(memory, {b.as_index(plus(i, slot)), b.index(0), b.index(0)}, v, tile, r.element);
+      });
+    });
+  }
+  int initial(const RefInfo& r, int unit, const Shape& tile) {
+    const RefInfo& from = p.refs[r.initial];
+    int v;
+    if (from.place == Place::sequence) {
+      const Window& window = sequence_window(from);
+      std::vector<int> halves;
+      for (int h = 0; h < tile[1] / from.cols; h++) {
+        const int head = tile[1] == from.cols ? unit : plus(times(unit, 2), h);
+        halves.push_back(load(window.value, {b.index(0), b.as_index(head), b.index(0), b.index(0)}, {from.rows, from.cols}, from.element, 4));
+      }
+      v = beside(halves, from.rows, tile[1], from.element);
+    } else {
+      require(blocks() == 1, p.name, ": ", from.name, " with ", blocks(), " blocks of heads; take all heads in one step");
+      const At at = row_window(from, 0, tile[1], {1, from.rows}, {{Index::batch}, {}}, 0);
+      int lane = plus(times(unit, tile[1]), at.lane);
+      lane = b.op("tpu.assume_multiple", {lane}, "multiple = 128 : i32", "i32");
+      v = load(at.window->value, {b.index(0), b.index(0), b.as_index(lane)}, {from.rows, tile[1]}, from.element, 3);
+    }
+    if (from.element == Element::bf16) v = b.op("arith.extf", {v}, "", vector_type({from.rows, tile[1]}, Element::f32));
+    if (from.rows < tile[0]) v = concat({zero(tile[0] - from.rows, tile[1], r.element), v}, 0, tile, r.element);
+    return v;
+  }
+  void finish(int ref) {
+    const RefInfo& r = p.refs[ref];
+    const RefInfo& to = p.refs[r.final];
+    require(to.place == Place::sequence && !doubled(ref), p.name, ": ", to.name, " is not the last value of the last stage");
+    const Shape tile = carried_tile(r);
+    b.when(b.compare(0, step_index, b.i32(x.chunks() - 1 + delay(stage_of(ref))), "i1"), [&] {
+      b.loop(units_of(r.domain), [&](int i) {
+        const int v = load(carried(ref), {b.as_index(i), b.index(0), b.index(0)}, tile, r.element, 3);
+        for (int h = 0; h < tile[1] / r.cols; h++) {
+          const int head = tile[1] == r.cols ? i : plus(times(i, 2), h);
+          store(sequence_window(to).value, {b.index(0), b.as_index(head), b.index(0), b.index(0)},
+                cut(v, 0, r.rows, h * r.cols, r.cols, r.element), {r.rows, r.cols}, r.element);
+        }
+      });
+    });
+  }
+};
+
+}  // namespace gdn::mosaic

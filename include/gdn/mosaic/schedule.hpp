@@ -1,0 +1,39 @@
+// A schedule: where heads lie on the TPU, and in which order a step's work is written down. It changes no bit of a result.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace gdn::mosaic {
+
+struct Schedule {
+  enum class Heads {
+    lifted,  // heads are a leading axis of every tile: the readable second opinion
+    paired,  // two value heads of a key head side by side in 128 lanes
+  };
+  Heads heads = Heads::lifted;
+  int heads_per_step = 0;  // value heads of one grid step; 0: all
+
+  // The rest is for paired heads.
+  int group = 2;                    // pairs that move through the stages together
+  std::vector<int> delay{0, 0, 0};  // chunks by which each stage of the kernel lags; {0, 1, 2}: skewed
+  std::vector<int> order{0, 1, 2};  // of the stages within one tick
+  bool vectors_ahead = false;       // per-head vectors are made one chunk before the first stage needs them, at this tick:
+  int vectors_tick = 8;
+  bool join_narrow_dots = true;     // 128-lane dots of two pairs as one of 256: for 256x256 matrix units
+  std::int64_t vmem_limit_bytes = 60ll << 20;
+
+  static Schedule lifted(int heads_per_step = 0) { return {.heads_per_step = heads_per_step}; }
+  static Schedule paired(int heads_per_step = 0) { return {.heads = Heads::paired, .heads_per_step = heads_per_step}; }
+  static Schedule skewed(int heads_per_step = 0) {
+    Schedule s = paired(heads_per_step);
+    s.delay = {0, 1, 2};
+    s.vectors_ahead = true;
+    return s;
+  }
+  std::string name() const {
+    std::string s = heads == Heads::lifted ? "lifted" : delay.back() ? "skewed" : "paired";
+    return heads_per_step ? s + "_" + std::to_string(heads_per_step) : s;
+  }
+};
+
+}  // namespace gdn::mosaic

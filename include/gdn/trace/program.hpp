@@ -1,0 +1,184 @@
+// A kernel body as the tracing machine saw it: a short program over per-head 2-D tiles. Nothing here knows where heads live.
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gdn/error.hpp"
+#include "gdn/tile.hpp"
+
+namespace gdn::trace {
+
+enum class Element { f32, bf16, i32, i1 };
+
+// How far a value is shared. It follows from what it is made of, so work on keys is never repeated for their value heads.
+enum class Domain { constant, token, key_head, value_head };
+
+enum class Op {
+  load, store, constant, row_index, col_index,
+  add, sub, mul, min, max, absolute, exp2, exp, log1p, rsqrt, reciprocal, sigmoid,
+  add_i, sub_i, and_i, shift_right,
+  equal, less, less_equal, both,
+  select, stretch, dot, transpose, rows, concat, sum_cols, cumsum, cumsum_within, diagonal_blocks, block_column,
+  round, extend,
+};
+
+struct OpInfo {
+  const char* name;    // in listings
+  const char* mosaic;  // the TPU operation an elementwise op becomes, or ""
+};
+inline const OpInfo& info(Op op) {
+  static const OpInfo table[] = {
+      {"load", ""}, {"store", ""}, {"constant", ""}, {"row_index", ""}, {"col_index", ""},
+      {"add", "arith.addf"}, {"sub", "arith.subf"}, {"mul", "arith.mulf"}, {"min", "arith.minimumf"}, {"max", "arith.maximumf"},
+      {"absolute", "math.absf"}, {"exp2", "math.exp2"}, {"exp", "math.exp"}, {"log1p", "math.log1p"}, {"rsqrt", "math.rsqrt"},
+      {"reciprocal", "tpu.reciprocal"}, {"sigmoid", "tpu.logistic"},
+      {"add_i", "arith.addi"}, {"sub_i", "arith.subi"}, {"and_i", "arith.andi"}, {"shift_right", "arith.shrui"},
+      {"equal", "arith.cmp"}, {"less", "arith.cmp"}, {"less_equal", "arith.cmp"}, {"both", "arith.andi"},
+      {"select", "arith.select"}, {"stretch", "vector.broadcast"}, {"dot", "tpu.matmul"}, {"transpose", "tpu.transpose"},
+      {"rows", ""}, {"concat", ""}, {"sum_cols", ""}, {"cumsum", ""}, {"cumsum_within", ""}, {"diagonal_blocks", ""},
+      {"block_column", ""}, {"round", "arith.truncf"}, {"extend", "arith.extf"},
+  };
+  return table[static_cast<int>(op)];
+}
+inline bool elementwise(Op op) { return (op >= Op::add && op <= Op::both) || op == Op::round || op == Op::extend; }
+
+struct Node {
+  Op op;
+  std::vector<int> in;
+  int rows = 1, cols = 1;
+  Element element = Element::f32;
+  int a = 0, b = 0;         // rows: begin, count; block ops: block size, column; select: 1 if the mask is known while tracing
+  std::uint32_t value = 0;  // bit pattern of a constant
+  Precision precision = Precision::f32;
+  int ref = -1, stage = 0;
+  int version = 0;          // of the ref a load reads
+  Domain domain = Domain::constant;
+};
+
+// Where a window lies in its array. H: heads of the ref's domain, W: columns of the window, C: tokens of a chunk, N: chunks.
+enum class Place {
+  tokens,       // [B, T, H, W], rows are the tokens of the chunk; W = 1: [B, T, H]
+  words,        // [B, N, C], one value per token, the same for all heads
+  weights,      // [rows, H, W]
+  per_head,     // [H]
+  chunk_state,  // [B, N, H, rows, W]
+  sequence,     // [B, H, rows, W], one for all chunks
+  edge_rows,    // [B, rows, H, W], one for all chunks
+  scalars,      // [B, entries], scalar memory; entry c + offset
+  carried,      // lives from one chunk to the next in scratch, [rows, W] per head
+};
+enum class Use { in, out };
+
+struct RefInfo {
+  std::string name;
+  Place place;
+  Use use;
+  int rows = 0, cols = 0;
+  Element element;
+  Domain domain;
+  int array = -1;         // arrays of a call may be shared by several refs (q, k, v in one)
+  int first_column = 0;   // of head 0 in a row of the array
+  int offset = 0;         // scalars: entry of chunk 0
+  int initial = -1;       // carried: the ref it starts from, or -1 for zeros
+  int final = -1;         // carried: the ref that takes its last value, or -1
+};
+
+// An array of the call. `logical` is its shape for the caller.
+struct ArrayInfo {
+  std::string name;
+  Use use;
+  Element element;
+  std::vector<int> logical;
+};
+// How often a body runs: rows of a batch, tokens and chunks of a row, heads.
+struct Extent {
+  int batch = 1, tokens = 0, chunk = 64, key_heads = 1, value_heads = 1;
+  int chunks() const { return (tokens + chunk - 1) / chunk; }
+  int ratio() const { return value_heads / key_heads; }
+};
+
+struct Program {
+  std::string name;
+  Extent extent;
+  std::vector<ArrayInfo> arrays;
+  std::vector<RefInfo> refs;
+  std::vector<Node> nodes;
+  int stage = 0, stages = 1;
+  bool round_early = true;
+
+  const Node& operator[](int i) const { return nodes[i]; }
+  int size() const { return static_cast<int>(nodes.size()); }
+
+  // Identical pure nodes are one node. Loads are the same while nothing was stored to their ref.
+  int add(Node n) {
+    n.stage = stage;
+    for (int i : n.in) n.domain = std::max(n.domain, nodes[i].domain);
+    if (n.op == Op::load) n.version = versions_[n.ref];
+    if (n.op == Op::store) n.version = ++versions_[n.ref];
+    const bool staged = n.op == Op::load || n.op == Op::store;
+    std::vector<std::int64_t> key{static_cast<int>(n.op), n.rows, n.cols, static_cast<int>(n.element), n.a, n.b, n.value,
+                                  static_cast<int>(n.precision), n.ref, n.version, staged ? n.stage : -1};
+    key.insert(key.end(), n.in.begin(), n.in.end());
+    auto [at, fresh] = seen_.emplace(std::move(key), size());
+    if (fresh) nodes.push_back(std::move(n));
+    return at->second;
+  }
+  void forget_identities() { seen_.clear(); }
+
+  bool is_zero(int i) const { return nodes[i].op == Op::constant && nodes[i].value == 0; }
+  int constant(int rows, int cols, std::uint32_t value, Element e = Element::f32) {
+    return add({.op = Op::constant, .in = {}, .rows = rows, .cols = cols, .element = e, .value = value});
+  }
+  int stretch(int i, int rows, int cols) {
+    const Node& n = nodes[i];
+    if (n.rows == rows && n.cols == cols) return i;
+    if (n.op == Op::constant) return constant(rows, cols, n.value, n.element);
+    return add({.op = Op::stretch, .in = {i}, .rows = rows, .cols = cols, .element = n.element});
+  }
+  int elementwise(Op op, std::vector<int> in, Element e) {
+    int rows = 1, cols = 1;
+    for (int i : in) rows = std::max(rows, nodes[i].rows), cols = std::max(cols, nodes[i].cols);
+    for (int& i : in) i = stretch(i, rows, cols);
+    return add({.op = op, .in = std::move(in), .rows = rows, .cols = cols, .element = e});
+  }
+  int extend(int i) {
+    const Node& n = nodes[i];
+    return n.element == Element::f32 ? i : add({.op = Op::extend, .in = {i}, .rows = n.rows, .cols = n.cols});
+  }
+  // Rounding to bf16 commutes with moves and with selecting zero: done as early as possible, less is moved and kept.
+  // Only at multiples of 16 rows, the height of a bf16 tile.
+  int round(int i) {
+    Node n = nodes[i];
+    const bool narrow = round_early;
+    if (n.op == Op::extend) return n.in[0];
+    if (n.op == Op::constant && n.value == 0) return constant(n.rows, n.cols, 0, Element::bf16);
+    if (narrow && n.op == Op::select && is_zero(n.in[2])) {
+      n.in[1] = round(n.in[1]);
+      n.in[2] = constant(n.rows, n.cols, 0, Element::bf16);
+      n.element = Element::bf16;
+      return add(n);
+    }
+    if (narrow && n.op == Op::concat && std::all_of(n.in.begin(), n.in.end(), [&](int j) { return nodes[j].rows % 16 == 0; })) {
+      for (int& j : n.in) j = round(j);
+      n.element = Element::bf16;
+      return add(n);
+    }
+    if (narrow && n.op == Op::rows && n.cols > 1 && n.a % 16 == 0 && n.b % 16 == 0) {
+      n.in[0] = round(n.in[0]);
+      n.element = Element::bf16;
+      return add(n);
+    }
+    return add({.op = Op::round, .in = {i}, .rows = n.rows, .cols = n.cols, .element = Element::bf16});
+  }
+
+ private:
+  std::map<std::vector<std::int64_t>, int> seen_;
+  std::map<int, int> versions_;
+};
+
+}  // namespace gdn::trace
