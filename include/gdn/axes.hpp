@@ -1,5 +1,6 @@
 // Axes: a name and an extent. Two axes of equal length are different types, so a mixed-up operand does not compile.
 #pragma once
+#include <concepts>
 #include <type_traits>
 
 namespace gdn {

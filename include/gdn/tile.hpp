@@ -56,4 +56,11 @@ template <class M, class T, class R, class C> void store(const Ref<M, T, R, C>& 
   r.m->template store<T, R, C>(r.id, x.h);
 }
 
+// In the chunk that plan[0] names, row i of r becomes row plan[1 + i] of `history`, or zeros where that is negative. The plan is a row
+// of scalars [1 + rows of r].
+template <class M, class T, class R, class C, class H>
+void store_rows(const Ref<M, T, R, C>& r, const Tile<M, f32, H, C>& history, const Ref<M, i32, One, One>& plan) {
+  r.m->template store_rows<T, R, C>(r.id, history, plan.id);
+}
+
 }  // namespace gdn

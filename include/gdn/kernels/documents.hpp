@@ -13,9 +13,11 @@ template <class M, class C> struct Documents {
   Column<M, i32, C> word;
   Column<M, i32, C> id;
   Scalar<M, i32> before, last;
+  bool ragged;  // the last chunk reaches beyond the arrays
 };
-template <class M, class C> Documents<M, C> documents_of(const Column<M, i32, C>& word, const Scalar<M, i32>& before, const Scalar<M, i32>& last) {
-  return {word, map([](auto w) { return w >> document_shift; }, word), before, last};
+template <class M, class C>
+Documents<M, C> documents_of(const Column<M, i32, C>& word, const Scalar<M, i32>& before, const Scalar<M, i32>& last, bool ragged) {
+  return {word, map([](auto w) { return w >> document_shift; }, word), before, last, ragged};
 }
 // One document without padding: every mask is true.
 struct OneDocument {};
@@ -24,6 +26,9 @@ template <TileLike X> X valid_rows(OneDocument, const X& x) { return x; }
 template <class D, TileLike X> X valid_rows(const D& d, const X& x) {
   return map([](auto w, auto x) { return where((w & 1) == 1, x, 0.f); }, d.word, x);
 }
+// Rows beyond the array hold anything: nothing may be computed from them.
+template <TileLike X> X rows_of_array(OneDocument, const X& x) { return x; }
+template <class D, TileLike X> X rows_of_array(const D& d, const X& x) { return d.ragged ? valid_rows(d, x) : x; }
 // Rows whose token `distance` places earlier is valid and of their document.
 template <int Distance, TileLike X> X rows_that_see(OneDocument, const X& x) { return x; }
 template <int Distance, class D, TileLike X> X rows_that_see(const D& d, const X& x) {

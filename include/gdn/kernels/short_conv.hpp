@@ -11,19 +11,19 @@ namespace gdn {
 inline constexpr f32 l2_epsilon = 1e-6f;
 inline constexpr int tail_rows = 8;  // one vector register high, so that tail and chunk join without moves on the TPU
 
-template <class D, class M, class C, class W, class T>
+template <class D, class M, class C, class W, class T, class... Bias>
 Tile<M, f32, C, W> short_conv(const D& documents, const Tile<M, f32, C, W>& x, const Tile<M, f32, Row<tail_rows>, W>& tail,
-                              const Tile<M, f32, T, W>& weights, const Tile<M, f32, One, W>* bias) {
-  static_assert(T::size >= 1 && T::size <= tail_rows, "short_conv: at most 8 taps");
+                              const Tile<M, f32, T, W>& weights, const Bias&... bias) {
+  static_assert(T::size >= 2 && T::size <= tail_rows, "short_conv: 2 to 8 taps");
   auto history = concat_rows(tail, x);
   auto tap = [&](auto j) {
     constexpr int distance = T::size - 1 - j;
-    auto shifted = retyped<Tile<M, f32, C, W>>(rows<tail_rows - distance, C::size>(history));
-    return rows_that_see<distance>(documents, map([](auto x, auto w) { return x * w; }, shifted, row<j>(weights)));
+    auto earlier = retyped<Tile<M, f32, C, W>>(rows<tail_rows - distance, C::size>(history));
+    return rows_that_see<distance>(documents, earlier * row<j>(weights));
   };
   auto z = tap(std::integral_constant<int, 0>{});
   unroll<T::size - 1>([&](auto j) { z = z + tap(std::integral_constant<int, j + 1>{}); });
-  return bias ? valid_rows(documents, z + *bias) : valid_rows(documents, z);
+  return valid_rows(documents, (z + ... + bias));
 }
 
 // The last rows of the chunk, for the next one.

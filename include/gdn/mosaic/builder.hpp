@@ -13,7 +13,6 @@
 
 namespace gdn::mosaic {
 
-using trace::Element;
 using Shape = std::vector<int>;
 
 inline constexpr char mark_op = '\x01', mark_label = '\x02';

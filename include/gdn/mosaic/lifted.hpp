@@ -16,6 +16,7 @@ class Lifted : Lowering {
       if (!used[i]) continue;
       b.label = p.name + ": stage " + number(p[i].stage) + ", " + trace::info(p[i].op).name + " #" + number(i);
       if (p[i].op == Op::store) put(p[i]);
+      else if (p[i].op == Op::store_rows) put_rows(p[i]);
       else if (p[i].op == Op::load) get(i);  // where it stands: a later store must not change it
     }
     b.label.clear();
@@ -86,7 +87,7 @@ class Lifted : Lowering {
     const int back = b.op("arith.subi", {b.i32(128), b.op("arith.muli", {block_index, b.i32(s.heads_per_step)}, "", "i32")}, "", "i32");
     return b.op("tpu.dynamic_rotate", {v, back}, "dimension = 1 : si32", vector_type({rows, 128}, e));
   }
-  int columns(const RefInfo& r, int delay) {  // [C, H] -> [H, C, 1]
+  int columns(const RefInfo& r, int delay) {  // [C, H] -> [H, C, 1]; bf16 is moved as f32
     const Window& w = gates_window(r, delay);
     const int rank = static_cast<int>(w.block.size());
     int v = load(w.value, zeros(w.block.size()), {x.chunk, x.value_heads}, r.element, rank);
@@ -99,8 +100,8 @@ class Lifted : Lowering {
     if (x.chunk < 8) v = broadcast(v, {8, 128}, e);
     const int rows = std::max(x.chunk, 8);
     v = transpose(v, {1, 0}, {128, rows}, e);
-    v = slice(v, {0, 0}, {s.heads_per_step, x.chunk}, e);
-    return reshape(v, {s.heads_per_step, x.chunk, 1}, e);
+    v = reshape(slice(v, {0, 0}, {s.heads_per_step, x.chunk}, e), {s.heads_per_step, x.chunk, 1}, e);
+    return r.element == e ? v : b.op("arith.truncf", {v}, "", vector_type({s.heads_per_step, x.chunk, 1}, r.element));
   }
   int column_of_row(int v, int n, Element e) {  // [1, n] -> [1, n, 1]
     v = transpose(broadcast(v, {8, n}, e), {1, 0}, {n, 8}, e);
@@ -153,6 +154,20 @@ class Lifted : Lowering {
     const int v = lift(n.in[0], heads_in_step(r.domain));
     if (r.place == Place::carried) store(carried(n.ref), zeros(3), v, {heads_in_step(r.domain), r.rows, r.cols}, r.element);
     else write(r, v);
+  }
+
+  void put_rows(const Node& n) {
+    const RefInfo& r = p.refs[n.ref];
+    const int H = heads_in_step(r.domain), total = p[n.in[0]].rows;
+    const int history = lift(n.in[0], H);
+    const int memory = scratch({H, total, r.cols}, Element::f32);
+    b.when(is_planned_chunk(n, 0), [&] {
+      store(memory, zeros(3), history, {H, total, r.cols}, Element::f32);
+      for (int h = 0; h < H; h++) {
+        const At at = lanes(r, h * r.cols, 0);
+        store(at.window->value, {b.index(0), b.index(0), b.index(at.lane)}, planned_rows(n, memory, b.index(h), r.cols), {r.rows, r.cols}, r.element);
+      }
+    });
   }
 
   bool is_scalar(int n) const { return p[n].domain == Domain::token && p[n].rows == 1 && p[n].cols == 1; }

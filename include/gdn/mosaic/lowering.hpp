@@ -10,13 +10,9 @@
 
 namespace gdn::mosaic {
 
-using trace::Domain;
 using trace::Node;
 using trace::Op;
-using trace::Place;
 using trace::Program;
-using trace::RefInfo;
-using trace::Use;
 
 inline std::int64_t padded_bytes(const Shape& s, Element e) {
   const int row_tile = e == Element::bf16 ? 16 : 8;
@@ -68,7 +64,7 @@ class Lowering {
 
   Program p;
   Schedule s;
-  trace::Extent x;
+  Extent x;
   Builder b;
   int batch_index, block_index, step_index;
   std::vector<Window> windows_;
@@ -78,12 +74,9 @@ class Lowering {
   int blocks() const { return x.value_heads / s.heads_per_step; }
   int heads_in_step(Domain d) const { return d == Domain::value_head ? s.heads_per_step : s.heads_per_step / x.ratio(); }
   int heads_of(Domain d) const { return d == Domain::value_head ? x.value_heads : x.key_heads; }
-  int row_width(int array) const {  // columns of a token's row, over all heads and parts
-    int n = 1;
-    const auto& shape = p.arrays[array].logical;
-    for (std::size_t i = 2; i < shape.size(); i++) n *= shape[i];
-    return n;
-  }
+  // Columns of a token's row, over all heads and parts; arrays by chunks, [B, N, C, ..], have one dim more before it.
+  int row_width(int array) const { return rest_of(array, by_chunks(array) ? 3 : 2); }
+  bool by_chunks(int array) const { return p.arrays[array].logical.size() == 5; }
 
   // ---- windows
   const Window& window(int array, Shape block, std::vector<Index> index, int delay, Use use) {
@@ -143,8 +136,8 @@ class Lowering {
       if (q.array == array) r = &q;
     switch (r->place) {
       case Place::tokens:
-        if (x.chunk == 1) return {shape[0], shape[1], 1, rest_of(array, 2)};
-        return {shape[0], r->rows == x.chunk ? shape[1] : x.chunks() * x.chunk, rest_of(array, 2)};
+        if (x.chunk == 1) return {shape[0], shape[1], 1, row_width(array)};
+        return {shape[0], by_chunks(array) ? shape[1] * shape[2] : shape[1], row_width(array)};
       case Place::words: return {shape[0], x.chunks(), 1, x.chunk};
       case Place::weights: return {shape[0], rest_of(array, 1)};
       case Place::per_head: return {1, shape[0]};
@@ -194,15 +187,32 @@ class Lowering {
   }
   int most_delay() const { return s.heads == Schedule::Heads::lifted ? 0 : *std::max_element(s.delay.begin(), s.delay.end()); }
   // Entry c + offset of the row's scalars.
-  int scalar(const RefInfo& r, int delay) {
+  int scalar(const RefInfo& r, int delay) { return scalar_at(r, b.op("arith.addi", {chunk_at(delay), b.i32(r.offset)}, "", "i32")); }
+  int scalar_at(const RefInfo& r, int entry) {
     auto [at, fresh] = prefetched_.try_emplace(r.array, 0);
     if (fresh) at->second = b.value("%p" + number(static_cast<long>(prefetched_.size() - 1)),
                                     memref_type({rest_of(r.array, 0)}, Element::i32, "smem"));
     int i = b.op("arith.muli", {batch_index, b.i32(rest_of(r.array, 1))}, "", "i32");
-    i = b.op("arith.addi", {i, chunk_at(delay)}, "", "i32");
-    i = b.op("arith.addi", {i, b.i32(r.offset)}, "", "i32");
+    i = b.op("arith.addi", {i, entry}, "", "i32");
     return b.op("memref.load", {at->second, b.as_index(i)}, "", "i32");
   }
+
+  // Rows [rows, 128] or narrower of a memory [slots, total, w], as the plan names them; zeros where it names none.
+  int planned_rows(const Node& n, int memory, int slot, int w) {
+    const RefInfo& plan = p.refs[n.b];
+    std::vector<int> rows;
+    for (int j = 0; j < n.rows; j++) {
+      const int row = scalar_at(plan, b.i32(1 + j));
+      const int named = b.compare(5, row, b.i32(0), "i1");
+      const int at = b.as_index(b.op("arith.maxsi", {row, b.i32(0)}, "", "i32"));
+      const int v = load(memory, {slot, at, b.index(0)}, {1, w}, Element::f32, 3);
+      rows.push_back(b.op("arith.select", {named, v, b.splat({1, w}, Element::f32, 0)}, "", vector_type({1, w}, Element::f32)));
+    }
+    int v = concat(rows, 0, {n.rows, w}, Element::f32);
+    if (n.element == Element::bf16) v = b.op("arith.truncf", {v}, "", vector_type({n.rows, w}, Element::bf16));
+    return v;
+  }
+  int is_planned_chunk(const Node& n, int delay) { return b.compare(0, chunk_at(delay), scalar_at(p.refs[n.b], b.i32(0)), "i1"); }
 
   // ---- elementwise operations
   int elementwise(const Node& n, const std::vector<int>& in, Element operand, const std::string& type) {
@@ -274,7 +284,7 @@ class Lowering {
     used.assign(static_cast<std::size_t>(p.size()), 0);
     users.assign(static_cast<std::size_t>(p.size()), {});
     for (int i = p.size() - 1; i >= 0; i--) {
-      if (p[i].op == Op::store) used[i] = 1;
+      if (trace::is_store(p[i].op)) used[i] = 1;
       if (used[i])
         for (int j : p[i].in) used[j] = 1;
     }

@@ -59,6 +59,8 @@ class Paired : Lowering {
     find_forms();
     body();
     b.label = p.name + ": last chunk";
+    for (int n = 0; n < p.size(); n++)
+      if (p[n].op == Op::store_rows) put_rows(p[n]);
     for (int i = 0; i < static_cast<int>(p.refs.size()); i++)
       if (p.refs[i].final >= 0) finish(i);
     b.label = p.name + ": first chunk";
@@ -131,6 +133,7 @@ class Paired : Lowering {
       for (int u : users[i])
         if (p[u].stage == q.stage) e = std::min(e, phase_[u]);
       const bool spreads = q.op == Op::stretch && !is_table_[i] && is_table_[q.in[0]] && p[q.in[0]].cols == 1 && p[q.in[0]].rows > 1;
+      if (q.op == Op::store_rows) continue;  // written when the step's work is done
       if (q.op == Op::dot || q.op == Op::store || (crosses(i) && !saved(i)) || spreads) e = std::min(e, dots_before_[i]);
       else if (saved(i) && !is_table_[i]) e = std::min(e, last[q.stage]);
       if (q.domain == Domain::value_head && q.op != Op::load && q.op != Op::extend) e = std::min(e, dots_before_[i]);
@@ -147,6 +150,7 @@ class Paired : Lowering {
     for (int i = p.size() - 1; i >= 0; i--) {
       if (!used[i]) continue;
       const Node& q = p[i];
+      if (q.op == Op::store_rows) continue;
       if (q.op == Op::store) want(q.in[0], paired_or_single(q));
       for (int f : std::set<int>(forms_[i])) {
         if (q.op == Op::dot) {
@@ -910,6 +914,21 @@ class Paired : Lowering {
         break;
       default: throw Error(text(p.name, ": ", r.name, " cannot be written in pairs"));
     }
+  }
+  // From what the step staged of the rows and those above them, 128 lanes at a time.
+  void put_rows(const Node& n) {
+    const RefInfo& r = p.refs[n.ref];
+    require(blocks() == 1, p.name, ": ", r.name, " with ", blocks(), " blocks of heads; take all heads in one step");
+    require(staging_.count(n.in[0]), p.name, ": rows of ", r.name, " that no convolution reads");
+    const int memory = staging_[n.in[0]], slots = heads_in_step(r.domain) * r.cols / 128;
+    b.when(is_planned_chunk(n, delay(n.stage)), [&] {
+      b.loop(slots, [&](int i) {
+        const int v = planned_rows(n, memory, b.as_index(i), 128);
+        const At at = row_window(r, 0, 128, {1, r.rows}, {{Index::batch}, {}}, 0);
+        const int lane = b.op("tpu.assume_multiple", {plus(times(i, 128), at.lane)}, "multiple = 128 : i32", "i32");
+        store(at.window->value, {b.index(0), b.index(0), b.as_index(lane)}, v, {r.rows, 128}, r.element);
+      });
+    });
   }
   int plus(int v, int k) { return k ? b.op("arith.addi", {v, b.i32(k)}, "", "i32") : v; }
   int times(int v, int k) { return b.op("arith.muli", {v, b.i32(k)}, "", "i32"); }

@@ -9,7 +9,6 @@ namespace gdn::mosaic {
 
 class Passes {
   using Op = trace::Op;
-  using Domain = trace::Domain;
   using Node = trace::Node;
 
  public:
@@ -29,7 +28,7 @@ class Passes {
     for (int i = 0; i < p.size(); i++) {
       const Node& n = p[i];
       auto all = [&](auto f) { return std::all_of(n.in.begin(), n.in.end(), f); };
-      if (n.op == Op::load) again[i] = p.refs[n.ref].place != trace::Place::carried;
+      if (n.op == Op::load) again[i] = p.refs[n.ref].place != Place::carried;
       else if (n.domain == Domain::constant) again[i] = 0;
       else if (n.domain == Domain::token) again[i] = 1;
       else if (n.op == Op::extend || n.op == Op::select || n.op == Op::round)
@@ -85,7 +84,7 @@ class Passes {
     for (int i = 0; i < p.size(); i++) {
       const Node& n = p[i];
       if (n.domain != Domain::value_head || !vector(n)) continue;
-      t[i] = n.op == Op::load ? (p.refs[n.ref].place == trace::Place::tokens && n.cols == 1) || p.refs[n.ref].place == trace::Place::per_head
+      t[i] = n.op == Op::load ? (p.refs[n.ref].place == Place::tokens && n.cols == 1) || p.refs[n.ref].place == Place::per_head
                               : std::all_of(n.in.begin(), n.in.end(), [&](int j) { return p[j].domain <= Domain::token || t[j]; });
     }
     return t;
@@ -106,7 +105,7 @@ class Passes {
       sorted.push_back(std::move(n));
     };
     for (int i = 0; i < p.size(); i++)
-      if (p[i].op == Op::store) visit(i);
+      if (trace::is_store(p[i].op)) visit(i);
     p.nodes = std::move(sorted);
     p.forget_identities();
   }

@@ -1,5 +1,6 @@
 // The tracing machine: the kernel body runs once, and what it does becomes a Program.
 #pragma once
+#include "gdn/calls/view.hpp"
 #include "gdn/ops.hpp"
 #include "gdn/trace/symbol.hpp"
 
@@ -12,8 +13,15 @@ struct Trace {
   };
   using handle = Handle;
   trace::Program program;
+  std::vector<AnyView> views;  // of program.arrays
 
-  template <class T, class R, class C> Ref<Trace, T, R, C> declare(trace::RefInfo info) {
+  int array(AnyView a) {
+    program.arrays.push_back(a.info);
+    views.push_back(std::move(a));
+    return static_cast<int>(program.arrays.size()) - 1;
+  }
+  const ArrayInfo& info(int array) const { return program.arrays[static_cast<std::size_t>(array)]; }
+  template <class T, class R, class C> Ref<Trace, T, R, C> declare(RefInfo info) {
     info.rows = R::size;
     info.cols = C::size;
     program.refs.push_back(std::move(info));
@@ -33,13 +41,17 @@ struct Trace {
   [[gnu::noinline]] handle load(int ref, int rows, int cols) {
     const auto& r = program.refs[ref];
     const int id = program.add({.op = trace::Op::load, .in = {}, .rows = rows, .cols = cols, .element = r.element, .ref = ref, .domain = r.domain});
-    return {&program, r.element == trace::Element::bf16 ? program.extend(id) : id};
+    return {&program, r.element == Element::bf16 ? program.extend(id) : id};
   }
   template <class T, class R, class C> void store(int ref, const handle& x) { store(ref, x.id, R::size, C::size); }
   [[gnu::noinline]] void store(int ref, int x, int rows, int cols) {
     const auto& r = program.refs[ref];
-    if (r.element == trace::Element::bf16) x = program.round(x);
+    if (r.element == Element::bf16) x = program.round(x);
     program.add({.op = trace::Op::store, .in = {x}, .rows = rows, .cols = cols, .element = r.element, .ref = ref});
+  }
+  template <class T, class R, class C, class H> void store_rows(int ref, const Tile<Trace, f32, H, C>& history, int plan) {
+    program.add({.op = trace::Op::store_rows, .in = {history.h.id}, .rows = R::size, .cols = C::size, .element = program.refs[ref].element,
+                 .b = plan, .ref = ref});
   }
 
   // ---- map
@@ -60,8 +72,8 @@ struct Trace {
     trace::Program* p = h[0].program;
     auto run = [&]<std::size_t... I>(std::index_sequence<I...>) {
       if constexpr (Indexed) {
-        const trace::Integer i{p, p->add({.op = trace::Op::row_index, .in = {}, .rows = R::size, .cols = C::size, .element = trace::Element::i32})};
-        const trace::Integer j{p, p->add({.op = trace::Op::col_index, .in = {}, .rows = R::size, .cols = C::size, .element = trace::Element::i32})};
+        const trace::Integer i{p, p->add({.op = trace::Op::row_index, .in = {}, .rows = R::size, .cols = C::size, .element = Element::i32})};
+        const trace::Integer j{p, p->add({.op = trace::Op::col_index, .in = {}, .rows = R::size, .cols = C::size, .element = Element::i32})};
         return f(i, j, symbol<typename X::element>(p, h[I].id)...);
       } else {
         return f(symbol<typename X::element>(p, h[I].id)...);
@@ -86,10 +98,10 @@ struct Trace {
     const int a_hi = p.round(a.id), b_hi = p.round(b.id);
     const int hi_hi = one(Precision::bf16, a_hi, b_hi);
     if (precision == Precision::bf16) return {&p, hi_hi};
-    auto low = [&](int x, int hi) { return p.round(p.elementwise(Op::sub, {x, p.extend(hi)}, trace::Element::f32)); };
+    auto low = [&](int x, int hi) { return p.round(p.elementwise(Op::sub, {x, p.extend(hi)}, Element::f32)); };
     const int a_lo = low(a.id, a_hi), b_lo = low(b.id, b_hi);
     const int hi_lo = one(Precision::bf16, a_hi, b_lo), lo_hi = one(Precision::bf16, a_lo, b_hi);
-    return {&p, p.elementwise(Op::add, {p.elementwise(Op::add, {hi_hi, hi_lo}, trace::Element::f32), lo_hi}, trace::Element::f32)};
+    return {&p, p.elementwise(Op::add, {p.elementwise(Op::add, {hi_hi, hi_lo}, Element::f32), lo_hi}, Element::f32)};
   }
 
   // ---- structure and reductions

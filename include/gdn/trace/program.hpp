@@ -8,18 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "gdn/arrays.hpp"
 #include "gdn/error.hpp"
 #include "gdn/tile.hpp"
 
 namespace gdn::trace {
 
-enum class Element { f32, bf16, i32, i1 };
-
-// How far a value is shared. It follows from what it is made of, so work on keys is never repeated for their value heads.
-enum class Domain { constant, token, key_head, value_head };
-
 enum class Op {
-  load, store, constant, row_index, col_index,
+  load, store, store_rows, constant, row_index, col_index,
   add, sub, mul, min, max, absolute, exp2, exp, log1p, rsqrt, reciprocal, sigmoid,
   add_i, sub_i, and_i, shift_right,
   equal, less, less_equal, both,
@@ -33,7 +29,7 @@ struct OpInfo {
 };
 inline const OpInfo& info(Op op) {
   static const OpInfo table[] = {
-      {"load", ""}, {"store", ""}, {"constant", ""}, {"row_index", ""}, {"col_index", ""},
+      {"load", ""}, {"store", ""}, {"store_rows", ""}, {"constant", ""}, {"row_index", ""}, {"col_index", ""},
       {"add", "arith.addf"}, {"sub", "arith.subf"}, {"mul", "arith.mulf"}, {"min", "arith.minimumf"}, {"max", "arith.maximumf"},
       {"absolute", "math.absf"}, {"exp2", "math.exp2"}, {"exp", "math.exp"}, {"log1p", "math.log1p"}, {"rsqrt", "math.rsqrt"},
       {"reciprocal", "tpu.reciprocal"}, {"sigmoid", "tpu.logistic"},
@@ -45,6 +41,7 @@ inline const OpInfo& info(Op op) {
   };
   return table[static_cast<int>(op)];
 }
+inline bool is_store(Op op) { return op == Op::store || op == Op::store_rows; }
 inline bool elementwise(Op op) { return (op >= Op::add && op <= Op::both) || op == Op::round || op == Op::extend; }
 
 struct Node {
@@ -52,54 +49,12 @@ struct Node {
   std::vector<int> in;
   int rows = 1, cols = 1;
   Element element = Element::f32;
-  int a = 0, b = 0;         // rows: begin, count; block ops: block size, column; select: 1 if the mask is known while tracing
+  int a = 0, b = 0;         // rows: begin, count; block ops: block size, column; store_rows: ref of the plan
   std::uint32_t value = 0;  // bit pattern of a constant
   Precision precision = Precision::f32;
   int ref = -1, stage = 0;
   int version = 0;          // of the ref a load reads
   Domain domain = Domain::constant;
-};
-
-// Where a window lies in its array. H: heads of the ref's domain, W: columns of the window, C: tokens of a chunk, N: chunks.
-enum class Place {
-  tokens,       // [B, T, H, W], rows are the tokens of the chunk; W = 1: [B, T, H]
-  words,        // [B, N, C], one value per token, the same for all heads
-  weights,      // [rows, H, W]
-  per_head,     // [H]
-  chunk_state,  // [B, N, H, rows, W]
-  sequence,     // [B, H, rows, W], one for all chunks
-  edge_rows,    // [B, rows, H, W], one for all chunks
-  scalars,      // [B, entries], scalar memory; entry c + offset
-  carried,      // lives from one chunk to the next in scratch, [rows, W] per head
-};
-enum class Use { in, out };
-
-struct RefInfo {
-  std::string name;
-  Place place;
-  Use use;
-  int rows = 0, cols = 0;
-  Element element;
-  Domain domain;
-  int array = -1;         // arrays of a call may be shared by several refs (q, k, v in one)
-  int first_column = 0;   // of head 0 in a row of the array
-  int offset = 0;         // scalars: entry of chunk 0
-  int initial = -1;       // carried: the ref it starts from, or -1 for zeros
-  int final = -1;         // carried: the ref that takes its last value, or -1
-};
-
-// An array of the call. `logical` is its shape for the caller.
-struct ArrayInfo {
-  std::string name;
-  Use use;
-  Element element;
-  std::vector<int> logical;
-};
-// How often a body runs: rows of a batch, tokens and chunks of a row, heads.
-struct Extent {
-  int batch = 1, tokens = 0, chunk = 64, key_heads = 1, value_heads = 1;
-  int chunks() const { return (tokens + chunk - 1) / chunk; }
-  int ratio() const { return value_heads / key_heads; }
 };
 
 struct Program {
@@ -119,8 +74,8 @@ struct Program {
     n.stage = stage;
     for (int i : n.in) n.domain = std::max(n.domain, nodes[i].domain);
     if (n.op == Op::load) n.version = versions_[n.ref];
-    if (n.op == Op::store) n.version = ++versions_[n.ref];
-    const bool staged = n.op == Op::load || n.op == Op::store;
+    if (is_store(n.op)) n.version = ++versions_[n.ref];
+    const bool staged = n.op == Op::load || is_store(n.op);
     std::vector<std::int64_t> key{static_cast<int>(n.op), n.rows, n.cols, static_cast<int>(n.element), n.a, n.b, n.value,
                                   static_cast<int>(n.precision), n.ref, n.version, staged ? n.stage : -1};
     key.insert(key.end(), n.in.begin(), n.in.end());

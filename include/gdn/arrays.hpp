@@ -1,0 +1,56 @@
+// How a kernel's arrays are described to a machine: what they hold, and where the window of a head and chunk lies in them.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gdn {
+
+enum class Element { f32, bf16, i32, i1 };  // i1: masks, never in memory
+
+// How far a value is shared. It follows from what it is made of, so work on keys is never repeated for their value heads.
+enum class Domain { constant, token, key_head, value_head };
+
+// Where a window lies in its array. H: heads of the ref's domain, W: columns of the window, C: tokens of a chunk, N: chunks.
+enum class Place {
+  tokens,       // [B, T, H, W], rows are the tokens of the chunk; W = 1: [B, T, H]
+  words,        // [B, N, C], one value per token, the same for all heads
+  weights,      // [rows, H, W]
+  per_head,     // [H]
+  chunk_state,  // [B, N, H, rows, W]
+  sequence,     // [B, H, rows, W], one for all chunks
+  edge_rows,    // [B, rows, H, W], one for all chunks
+  scalars,      // [B, entries], scalar memory; entry c + offset
+  carried,      // lives from one chunk to the next in scratch, [rows, W] per head
+};
+enum class Use { in, out };
+
+struct RefInfo {
+  std::string name;
+  Place place;
+  Use use;
+  int rows = 0, cols = 0;
+  Element element;
+  Domain domain;
+  int array = -1;         // arrays of a call may be shared by several refs (q, k, v in one)
+  int first_column = 0;   // of head 0 in a row of the array
+  int offset = 0;         // scalars: entry of chunk 0
+  int initial = -1;       // carried: the ref it starts from, or -1 for zeros
+  int final = -1;         // carried: the ref that takes its last value, or -1
+};
+
+// An array of the call. `logical` is its shape for the caller.
+struct ArrayInfo {
+  std::string name;
+  Use use;
+  Element element;
+  std::vector<int> logical;
+};
+// How often a body runs: rows of a batch, tokens and chunks of a row, heads.
+struct Extent {
+  int batch = 1, tokens = 0, chunk = 64, key_heads = 1, value_heads = 1;
+  int chunks() const { return (tokens + chunk - 1) / chunk; }
+  int ratio() const { return value_heads / key_heads; }
+};
+
+}  // namespace gdn

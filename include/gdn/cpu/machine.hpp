@@ -1,0 +1,547 @@
+// The CPU machine: every operation of ops.hpp runs at once. It is the bit-exact reference of all other executions.
+#pragma once
+#include <gdn/calls/view.hpp>
+#include <gdn/cpu/environment.hpp>
+#include <gdn/cpu/reduce.hpp>
+#include <gdn/cpu/threads.hpp>
+#include <gdn/cpu/value.hpp>
+#include <gdn/ops.hpp>
+#include <gdn/portable/math.hpp>
+#include <memory>
+#include <thread>
+
+namespace gdn {
+inline namespace GDN_ISA {
+namespace cpu {
+
+// ---- what map's lambda may call on vectors
+GDN_INLINE F where(M m, F a, F b) { return select(m, a, b); }
+GDN_INLINE I where(M m, I a, I b) { return select(m, a, b); }
+GDN_INLINE M operator&&(M a, M b) { return a & b; }
+GDN_INLINE I operator>>(I a, int n) {  // logical
+  return xsimd::bitwise_cast<I::Batch>(xsimd::bitwise_cast<xsimd::batch<std::uint32_t, Arch>>(a.v) >> n);
+}
+GDN_INLINE F exp2(F x) { return portable::exp2(x); }
+GDN_INLINE F exp(F x) { return portable::exp(x); }
+GDN_INLINE F log1p(F x) { return portable::log1p(x); }
+GDN_INLINE F rsqrt(F x) { return portable::rsqrt(x); }
+GDN_INLINE F reciprocal(F x) { return portable::reciprocal(x); }
+GDN_INLINE F sigmoid(F x) { return portable::sigmoid(x); }
+GDN_INLINE F softplus(F x) { return portable::softplus(x); }
+
+// ---- operands of map: the vector at columns c.. of row r, One stretched
+template <class T> struct VectorOf { using type = F; };
+template <> struct VectorOf<i32> { using type = I; };
+template <class T> GDN_INLINE typename VectorOf<T>::type read_vector(const float* p) {
+  if constexpr (std::is_same_v<T, i32>) return load(reinterpret_cast<const std::int32_t*>(p));
+  else return load(p);
+}
+template <class T> GDN_INLINE typename VectorOf<T>::type read_scalar(const float* p) {
+  if constexpr (std::is_same_v<T, i32>) return I(std::bit_cast<std::int32_t>(*p));
+  else return F(*p);
+}
+template <class T, bool OneRow, bool OneColumn> struct Access {
+  const float* p;
+  long pitch;
+  struct Line {
+    const float* p;
+    GDN_INLINE auto at(int c) const { return read_vector<T>(p + c); }
+  };
+  struct Same {
+    typename VectorOf<T>::type x;
+    GDN_INLINE auto at(int) const { return x; }
+  };
+  GDN_INLINE auto line(int r) const {
+    if constexpr (OneColumn) return Same{read_scalar<T>(p + (OneRow ? 0 : r * pitch))};
+    else return Line{p + (OneRow ? 0 : r * pitch)};
+  }
+};
+
+struct Position;
+
+class Machine {
+ public:
+  using handle = Handle;
+
+  explicit Machine(const Extent& extent) : extent(extent) {}
+
+  // ---- arrays
+  const Extent extent;
+  int array(AnyView a) {
+    arrays_.push_back(std::move(a));
+    return static_cast<int>(arrays_.size()) - 1;
+  }
+  const ArrayInfo& info(int array) const { return arrays_[static_cast<std::size_t>(array)].info; }
+  template <class T, class R, class C> Ref<Machine, T, R, C> declare(RefInfo r) {
+    r.rows = R::size;
+    r.cols = C::size;
+    refs_.push_back(std::move(r));
+    return {this, static_cast<int>(refs_.size()) - 1};
+  }
+  const std::vector<RefInfo>& refs() const { return refs_; }
+
+  // ---- stages and sharing
+  template <class F> auto stage(int, F f) { return f(); }
+  template <class F> auto per_key_head(F f);
+
+  // ---- memory
+  template <class T, class R, class C> handle load(int ref) const { return load(ref); }
+  template <class T, class R, class C> void store(int ref, const handle& x) const { store(ref, x); }
+  template <class T, class R, class C, class H> void store_rows(int ref, const Tile<Machine, f32, H, C>& history, int plan) const {
+    store_rows(ref, history.h, plan);
+  }
+  handle load(int ref) const;
+  void store(int ref, const handle& x) const;
+  void store_rows(int ref, const handle& history, int plan) const;
+  // A carried ref's value before the first chunk, and after the last one.
+  handle initial(const RefInfo& r) const;
+  void finish(const RefInfo& r, const handle& x) const;
+
+  // ---- map
+  template <class T> using vector = typename VectorOf<T>::type;
+  template <bool Indexed, class F, class... T> struct result_of { using type = decltype(std::declval<F>()(std::declval<vector<T>>()...)); };
+  template <class F, class... T> struct result_of<true, F, T...> {
+    using type = decltype(std::declval<F>()(std::declval<I>(), std::declval<I>(), std::declval<vector<T>>()...));
+  };
+  template <bool Indexed, class F, class... T>
+  using result_element = std::conditional_t<std::is_same_v<typename result_of<Indexed, F, T...>::type, I>, i32, f32>;
+
+  template <bool Indexed, class T, class R, class C, class F, class... X> static handle map(F f, const X&... x) {
+    static_assert(C::size == 1 || R::size == 1 || C::size % 16 == 0, "map: columns must be a multiple of 16");
+    handle out = handle::fresh(R::size, C::size);
+    if constexpr ((ProductLike<X> || ...)) {
+      // The rows of a dot are worked on while they are in the cache.
+      const handle memory[] = {product_memory<R, C>(x, out)...};
+      for (int r = 0; r < R::size; r += panel) {
+        const int n = std::min(panel, R::size - r);
+        int k = 0;
+        (multiply_rows(x, memory[k++], r, n), ...);
+        run<Indexed, T, R, C>(f, out, r, n, std::make_index_sequence<sizeof...(X)>{}, memory, x...);
+      }
+    } else {
+      run<Indexed, T, R, C>(f, out, 0, R::size, std::make_index_sequence<sizeof...(X)>{}, static_cast<const handle*>(nullptr), x...);
+    }
+    return out;
+  }
+  template <class A> static handle filled(const A&, f32 x) {
+    handle out = handle::fresh(A::rows::size, A::cols::size);
+    fill(out, x);
+    return out;
+  }
+
+  // ---- dot
+  template <Precision P, class A, class B> static handle dot(const Product<P, A, B>& x) {
+    handle out = handle::fresh(A::rows::size, B::cols::size);
+    multiply(P, x.a.h, x.b.h, 0, A::rows::size, A::cols::size, B::cols::size, x.a_lower, x.lower_only, out);
+    return out;
+  }
+
+  // ---- structure and reductions
+  template <int Begin, int N, class A> static handle rows(const A& a) {
+    if constexpr (Begin == 0 && N == A::rows::size) return a.h;
+    return a.h.part(Begin, N, A::cols::size, a.h.pitch());
+  }
+  template <class A, class B> static handle concat_rows(const A& a, const B& b) { return stacked(a.h, b.h); }
+  template <class A> static handle transpose(const A& a) {
+    constexpr int R = A::rows::size, C = A::cols::size;
+    if constexpr (R == 1 || C == 1) return a.h.part(0, C, R, R == 1 ? 1 : padded(R));
+    return transposed(a.h);
+  }
+  template <int B, class A> static handle diagonal_blocks(const A& a) {
+    handle out = handle::fresh(B, A::cols::size);
+    for (int i = 0; i < B; i++)
+      for (int j = 0; j < A::cols::size; j++) out.data()[i * out.pitch() + j] = a.h.data()[(j / B * B + i) * a.h.pitch() + j];
+    return out;
+  }
+  template <int B, int J, class A> static handle block_column(const A& a) {
+    handle out = handle::fresh(A::rows::size, A::cols::size);
+    for (int i = 0; i < A::rows::size; i++)
+      for (int j = 0; j < A::cols::size; j++) out.data()[i * out.pitch() + j] = a.h.data()[i * a.h.pitch() + j / B * B + J];
+    return out;
+  }
+  template <class A> static handle rounded(const A& a) {
+    handle out = handle::fresh(A::rows::size, A::cols::size);
+    cpu::round_to_bf16(A::rows::size, A::cols::size, a.h.data(), a.h.pitch(), out.data(), out.pitch());
+    return out;
+  }
+  template <class A> static handle sum_cols(const A& a) {
+    handle out = handle::fresh(A::rows::size, 1);
+    cpu::row_sums(A::rows::size, A::cols::size, a.h.data(), a.h.pitch(), out.data(), 1);
+    for (int i = 0; i < A::rows::size; i++) out.data()[i] = 0.f + out.data()[i];
+    return out;
+  }
+  template <class A> static handle cumsum(const A& a) { return summed(a.h, nullptr); }
+  template <class J, class A> static handle cumsum_within(const J& id, const A& a) {
+    return summed(a.h, reinterpret_cast<const std::int32_t*>(id.h.data()));
+  }
+
+  // ---- overrides of composites; tests compare them with their definitions bit for bit
+  template <class A> static handle invert_diagonal_blocks(const A& N) { return solved_blocks(N.h); }
+  template <Precision P, int S, class A> static handle merge_blocks(const A& N, const A& M) { return merged(P, S, N.h, M.h); }
+
+ private:
+  static constexpr int panel = 16;
+
+  template <class R, class C, class X> static handle product_memory(const X& x, const handle& out) {
+    if constexpr (ProductLike<X>) {
+      (void)x;
+      return out;
+    } else {
+      return handle();
+    }
+  }
+  template <class X> static void multiply_rows(const X& x, const handle& out, int row, int n) {
+    if constexpr (ProductLike<X>)
+      multiply(X::precision, x.a.h, x.b.h, row, n, decltype(x.a)::cols::size, X::cols::size, x.a_lower, x.lower_only, out);
+  }
+  template <class R, class C, class X> static auto access(const X& x, const handle* memory) {
+    constexpr bool one_row = X::rows::size == 1, one_column = X::cols::size == 1;
+    if constexpr (ProductLike<X>) {
+      return Access<f32, one_row, one_column>{memory->data(), memory->pitch()};
+    } else if constexpr (C::size == 1) {  // a column result is run as one line
+      return Access<typename X::element, true, one_row>{x.h.data(), 0};
+    } else {
+      return Access<typename X::element, one_row, one_column>{x.h.data(), x.h.pitch()};
+    }
+  }
+  template <bool Indexed, class T, class R, class C, class F, std::size_t... K, class... X>
+  static void run(F f, const handle& out, int row, int n, std::index_sequence<K...>, const handle* memory, const X&... x) {
+    static_assert(((ProductLike<X> ? 1 : 0) + ... + 0) <= 1, "map: at most one unfinished dot");
+    if constexpr (C::size == 1) {
+      static_assert(!(ProductLike<X> || ...), "map: a dot of one column; use dot");
+      lines<Indexed, T, R::size, true>(f, out.data(), 0, 0, 1, access<R, C>(x, memory ? memory + K : nullptr)...);
+    } else {
+      lines<Indexed, T, C::size, false>(f, out.data(), out.pitch(), row, n, access<R, C>(x, memory ? memory + K : nullptr)...);
+    }
+  }
+  template <bool Indexed, class T, int Columns, bool Down, class F, class... A>
+  static void lines(F f, float* out, long pitch, int row, int n, A... a) {
+    for (int r = row; r < row + n; r++) {
+      auto line = [&](auto... l) __attribute__((always_inline)) {
+        for (int c = 0; c < Columns; c += W) {
+          auto y = [&] {
+            if constexpr (!Indexed) return f(l.at(c)...);
+            else if constexpr (Down) return f(I(c) + iota(), I(0), l.at(c)...);
+            else return f(I(r), I(c) + iota(), l.at(c)...);
+          }();
+          if constexpr (std::is_same_v<T, i32>) cpu::store(reinterpret_cast<std::int32_t*>(out + r * pitch + c), y);
+          else cpu::store(out + r * pitch + c, cpu::F(y));
+        }
+      };
+      line(a.line(r)...);
+    }
+  }
+
+  static void fill(const handle& out, f32 x);
+  static void multiply(Precision p, const handle& a, const handle& b, int row, int m, int k, int n, bool a_lower, bool lower_only, const handle& out);
+  static handle stacked(const handle& a, const handle& b);
+  static handle transposed(const handle& a);
+  static handle summed(const handle& x, const std::int32_t* ids);
+  static handle solved_blocks(const handle& N);
+  static handle merged(Precision p, int S, const handle& N, const handle& M);
+
+  struct Window {
+    const AnyView* array;
+    std::int64_t offset;
+    std::int64_t row;     // elements from one row to the next
+    std::int64_t column;
+    int rows;             // inside the array
+  };
+  Window window(const RefInfo& r) const;
+  i32 scalar(const RefInfo& r, int entry) const;
+
+  std::vector<AnyView> arrays_;
+  std::vector<RefInfo> refs_;
+};
+
+// Where a thread is. The kernel body asks for "its" head and chunk only.
+struct Position {
+  int batch = 0, key_head = 0, part = 0, chunk = 0;         // part: of the value heads of the key head
+  std::vector<Handle> carried;                              // [ref][part]
+  std::vector<std::shared_ptr<void>> shared;                // results of per_key_head, in the order of their calls
+  std::size_t next_shared = 0;
+};
+inline Position*& position() {
+  static thread_local Position* p = nullptr;
+  return p;
+}
+
+template <class F> auto Machine::per_key_head(F f) {
+  using Result = decltype(f());
+  Position& at = *position();
+  const std::size_t i = at.next_shared++;
+  if (at.part == 0) {
+    if (at.shared.size() <= i) at.shared.resize(i + 1);
+    at.shared[i] = std::make_shared<Result>(f());
+  }
+  return *static_cast<Result*>(at.shared[i].get());
+}
+
+// Runs the body for every head and chunk: heads outside, so that what a head works on stays in the cache; heads over threads.
+template <class Body> void for_every_head(Machine& m, int threads, Body body) {
+  const Extent& x = m.extent;
+  const int ratio = x.ratio(), chunks = x.chunks();
+  const auto& refs = m.refs();
+  parallel_for(static_cast<long>(x.batch) * x.key_heads, threads, [&](long item) {
+    Position at;
+    at.batch = static_cast<int>(item / x.key_heads);
+    at.key_head = static_cast<int>(item % x.key_heads);
+    at.carried.resize(refs.size() * static_cast<std::size_t>(ratio));
+    Position* outer = std::exchange(position(), &at);
+    struct Restore {
+      Position* p;
+      ~Restore() { position() = p; }
+    } restore{outer};
+    auto for_carried = [&](auto f) {
+      for (std::size_t r = 0; r < refs.size(); r++)
+        if (refs[r].place == Place::carried)
+          for (int part = 0; part < (refs[r].domain == Domain::value_head ? ratio : 1); part++) {
+            at.part = part;
+            f(refs[r], at.carried[r * static_cast<std::size_t>(ratio) + static_cast<std::size_t>(part)]);
+          }
+    };
+    for_carried([&](const RefInfo& r, Handle& h) { h = m.initial(r); });
+    for (at.chunk = 0; at.chunk < chunks; at.chunk++)
+      for (at.part = 0; at.part < ratio; at.part++) {
+        at.next_shared = 0;
+        body(m);
+      }
+    for_carried([&](const RefInfo& r, Handle& h) { m.finish(r, h); });
+  });
+}
+
+}  // namespace cpu
+
+// Runs calls on this machine's cores. The results are the same for every number of threads.
+class Cpu {
+ public:
+  explicit Cpu(int threads = 0) : threads_(threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
+    cpu::check_environment();
+  }
+  int threads() const { return threads_; }
+
+  template <class Call> void run(const Call& call) {
+    cpu::FlushGuard guard;
+    cpu::Machine m(call.extent);
+    const auto refs = call.bind(m);
+    cpu::for_every_head(m, threads_, [&](cpu::Machine& machine) { call.head(machine, refs); });
+  }
+  template <class F> void check_data(F f) const { f(); }
+
+ private:
+  int threads_;
+};
+
+namespace cpu {
+
+// ---------------------------------------------------------------- memory
+inline Machine::Window Machine::window(const RefInfo& r) const {
+  const Position& at = *position();
+  const AnyView& a = arrays_[static_cast<std::size_t>(r.array)];
+  const auto& s = a.strides;
+  const auto& n = a.info.logical;
+  const int head = r.domain == Domain::value_head ? at.key_head * extent.ratio() + at.part : at.key_head;
+  const std::int64_t last = s.empty() ? 1 : s.back();
+  Window w{&a, 0, 0, last, r.rows};
+  auto heads_of_row = [&](std::size_t d) {  // dims from d on: [H, W], [D], or [H] for one column
+    if (n.size() == d + 2) w.offset += head * s[d];
+    else w.offset += (r.first_column + static_cast<std::int64_t>(head) * r.cols) * s[d];
+  };
+  switch (r.place) {
+    case Place::tokens:
+      w.offset = at.batch * s[0];
+      if (n.size() == 5) {  // [B, N, C, H, C]
+        w.offset += at.chunk * s[1] + head * s[3];
+        w.row = s[2];
+      } else {
+        w.offset += static_cast<std::int64_t>(at.chunk) * extent.chunk * s[1];
+        heads_of_row(2);
+        w.row = s[1];
+        w.rows = std::min(r.rows, extent.tokens - at.chunk * extent.chunk);
+      }
+      break;
+    case Place::words: w.offset = at.batch * s[0] + at.chunk * s[1], w.row = s[2]; break;
+    case Place::weights: heads_of_row(1), w.row = s[0]; break;
+    case Place::per_head: w.offset = head * s[0]; break;
+    case Place::chunk_state: w.offset = at.batch * s[0] + at.chunk * s[1] + head * s[2], w.row = s[3]; break;
+    case Place::sequence: w.offset = at.batch * s[0] + head * s[1], w.row = s[2]; break;
+    case Place::edge_rows: w.offset = at.batch * s[0], heads_of_row(2), w.row = s[1]; break;
+    case Place::scalars: w.offset = at.batch * s[0] + (at.chunk + r.offset) * s[1]; break;
+    case Place::carried: break;
+  }
+  if (r.rows == 1) w.row = 0;
+  return w;
+}
+inline i32 Machine::scalar(const RefInfo& r, int entry) const {
+  const AnyView& a = arrays_[static_cast<std::size_t>(r.array)];
+  return static_cast<const i32*>(a.data)[position()->batch * a.strides[0] + entry * a.strides[1]];
+}
+namespace detail {
+template <class T> void copy_in(const T* p, std::int64_t row, std::int64_t column, int rows, int columns, float* to, long pitch) {
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < columns; j++) {
+      const T x = p[i * row + j * column];
+      if constexpr (std::is_same_v<T, i32>) to[i * pitch + j] = std::bit_cast<float>(x);
+      else to[i * pitch + j] = to_f32(x);
+    }
+}
+template <class T> void copy_out(const float* from, long pitch, int rows, int columns, T* p, std::int64_t row, std::int64_t column) {
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < columns; j++) {
+      if constexpr (std::is_same_v<T, bf16>) p[i * row + j * column] = to_bf16(from[i * pitch + j]);
+      else p[i * row + j * column] = from[i * pitch + j];
+    }
+}
+}  // namespace detail
+
+inline Handle Machine::load(int ref) const {
+  const RefInfo& r = refs_[static_cast<std::size_t>(ref)];
+  Position& at = *position();
+  if (r.place == Place::carried) {  // tiles are never changed, so the value itself is handed out
+    const int part = r.domain == Domain::value_head ? at.part : 0;
+    return at.carried[static_cast<std::size_t>(ref * extent.ratio() + part)];
+  }
+  const Window w = window(r);
+  const void* data = w.array->data;
+  const bool whole = w.rows == r.rows && w.column == 1 && r.cols > 1;
+  if (r.element == Element::f32 && whole) return Handle::view(r.rows, r.cols, static_cast<const float*>(data) + w.offset, w.row);
+  if (r.element == Element::bf16 && whole) return Handle::view(r.rows, r.cols, static_cast<const bf16*>(data) + w.offset, w.row);
+  Handle h = Handle::fresh(r.rows, r.cols);
+  if (w.rows < r.rows) fill(h, 0.f);
+  const std::int64_t column = r.cols == 1 ? 1 : w.column;
+  if (r.element == Element::f32) detail::copy_in(static_cast<const float*>(data) + w.offset, w.row, column, w.rows, r.cols, h.data(), h.pitch());
+  else if (r.element == Element::bf16) detail::copy_in(static_cast<const bf16*>(data) + w.offset, w.row, column, w.rows, r.cols, h.data(), h.pitch());
+  else detail::copy_in(static_cast<const i32*>(data) + w.offset, w.row, column, w.rows, r.cols, h.data(), h.pitch());
+  return h;
+}
+inline void Machine::store(int ref, const Handle& x) const {
+  const RefInfo& r = refs_[static_cast<std::size_t>(ref)];
+  Position& at = *position();
+  if (r.place == Place::carried) {
+    const int part = r.domain == Domain::value_head ? at.part : 0;
+    at.carried[static_cast<std::size_t>(ref * extent.ratio() + part)] = x;
+    return;
+  }
+  const Window w = window(r);
+  if (r.element == Element::f32) {
+    auto* p = static_cast<float*>(w.array->data) + w.offset;
+    if (w.column != 1) return detail::copy_out(x.data(), x.pitch(), w.rows, r.cols, p, w.row, w.column);
+    for (int i = 0; i < w.rows; i++) std::memcpy(p + i * w.row, x.data() + i * x.pitch(), sizeof(float) * static_cast<std::size_t>(r.cols));
+  } else {
+    auto* p = static_cast<bf16*>(w.array->data) + w.offset;
+    if (w.column != 1) return detail::copy_out(x.data(), x.pitch(), w.rows, r.cols, p, w.row, w.column);
+    narrow(w.rows, r.cols, x.data(), x.pitch(), p, w.row);
+  }
+}
+inline void Machine::store_rows(int ref, const Handle& history, int plan) const {
+  const RefInfo &r = refs_[static_cast<std::size_t>(ref)], &s = refs_[static_cast<std::size_t>(plan)];
+  if (scalar(s, 0) != position()->chunk) return;
+  Handle rows = Handle::fresh(r.rows, r.cols);
+  for (int i = 0; i < r.rows; i++) {
+    const i32 from = scalar(s, 1 + i);
+    float* to = rows.data() + i * rows.pitch();
+    if (from < 0) std::memset(to, 0, sizeof(float) * static_cast<std::size_t>(r.cols));
+    else std::memcpy(to, history.data() + from * history.pitch(), sizeof(float) * static_cast<std::size_t>(r.cols));
+  }
+  store(ref, rows);
+}
+inline Handle Machine::initial(const RefInfo& r) const {
+  Handle h = Handle::fresh(r.rows, r.cols);
+  fill(h, 0.f);
+  if (r.initial < 0) return h;
+  const Handle from = load(r.initial);
+  for (int i = 0; i < from.rows(); i++)  // fewer rows than carried are the last ones
+    std::memcpy(h.data() + (r.rows - from.rows() + i) * h.pitch(), from.data() + i * from.pitch(), sizeof(float) * static_cast<std::size_t>(r.cols));
+  return h;
+}
+inline void Machine::finish(const RefInfo& r, const Handle& x) const {
+  if (r.final >= 0) store(r.final, x);
+}
+
+// ---------------------------------------------------------------- tiles
+inline void Machine::fill(const Handle& out, f32 x) {
+  for (int i = 0; i < out.rows(); i++) std::fill_n(out.data() + i * out.pitch(), out.columns(), x);
+}
+// Rows [row, row + m) of the product, into the same rows of out.
+[[gnu::noinline]] inline void Machine::multiply(Precision p, const Handle& a, const Handle& b, int row, int m, int k, int n, bool a_lower,
+                                                bool lower_only, const Handle& out) {
+  if (a_lower) k = std::min(k, row + m);
+  if (lower_only) n = std::min(n, (row + m + 15) / 16 * 16);
+  float* c = out.data() + row * out.pitch();
+  if (p == Precision::f32) {
+    gemm(Gemm{.m = m, .n = n, .k = k, .a = a.data() + row * a.pitch(), .a_row = a.pitch(), .a_col = 1, .b = b.data(), .b_row = b.pitch(),
+              .c = c, .c_row = out.pitch()});
+    return;
+  }
+  const Packed &left = a.packed(false), &right = b.packed(true);
+  const PackedGemm g{.m = m, .n = n, .k = k, .a = left.words() + row * left.line, .a_row = left.line, .a_col = left.pair,
+                     .b = right.words(), .b_row = right.pair, .c = c, .c_row = out.pitch()};
+  if (p == Precision::bf16) return gemm(g);
+  const Packed &left_low = a.packed(false, Piece::low), &right_low = b.packed(true, Piece::low);
+  gemm_p3(g, left_low.words() + row * left_low.line, right_low.words());
+}
+inline Handle Machine::stacked(const Handle& a, const Handle& b) {
+  Handle out = Handle::fresh(a.rows() + b.rows(), a.columns());
+  const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(a.columns());
+  for (int i = 0; i < a.rows(); i++) std::memcpy(out.data() + i * out.pitch(), a.data() + i * a.pitch(), bytes);
+  for (int i = 0; i < b.rows(); i++) std::memcpy(out.data() + (a.rows() + i) * out.pitch(), b.data() + i * b.pitch(), bytes);
+  return out;
+}
+inline Handle Machine::transposed(const Handle& a) {
+  Handle out = Handle::fresh(a.columns(), a.rows());
+  cpu::transpose(a.rows(), a.columns(), static_cast<const float*>(a.data()), a.pitch(), out.data(), out.pitch());
+  return out;
+}
+inline Handle Machine::summed(const Handle& x, const std::int32_t* ids) {
+  Handle out = Handle::fresh(x.rows(), 1);
+  std::memcpy(out.data(), x.data(), sizeof(float) * static_cast<std::size_t>(x.rows()));
+  prefix_sums(x.rows(), out.data(), ids);
+  return out;
+}
+// The definition's operations in its order, one block after the other, without its moves.
+[[gnu::noinline]] inline Handle Machine::solved_blocks(const Handle& N) {
+  constexpr int B = 16;
+  Handle out = Handle::fresh(B, N.columns());
+  for (int at = 0; at < N.columns(); at += B) {
+    float x[B][B];
+    for (int i = 0; i < B; i++)
+      for (int j = 0; j < B; j++) x[i][j] = i == j ? 1.f : 0.f;
+    const float* n = N.data() + at * N.pitch() + at;
+    for (int j = 0; j < B - 1; j++) {
+      float row[B];
+      std::memcpy(row, x[j], sizeof row);
+      const int from = j < 7 ? 0 : 8;
+      for (int i = from; i < B; i++) {
+        const F f(n[i * N.pitch() + j]);
+        for (int c = 0; c < B; c += W) cpu::store(x[i] + c, cpu::load(x[i] + c) - f * cpu::load(row + c));
+      }
+    }
+    for (int i = 0; i < B; i++) std::memcpy(out.data() + i * out.pitch() + at, x[i], sizeof x[i]);
+  }
+  return out;
+}
+// M21 = 0 - M22 (N21 M11), the blocks of the definition that are not zero.
+[[gnu::noinline]] inline Handle Machine::merged(Precision p, int S, const Handle& N, const Handle& M) {
+  Handle out = Handle::fresh(M.rows(), M.columns());
+  for (int i = 0; i < M.rows(); i++) std::memcpy(out.data() + i * out.pitch(), M.data() + i * M.pitch(), sizeof(float) * static_cast<std::size_t>(M.columns()));
+  for (int at = 0; at < M.rows(); at += 2 * S) {
+    auto block = [&](const Handle& h, int row, int column) {
+      Handle b = Handle::fresh(S, S);
+      for (int i = 0; i < S; i++) std::memcpy(b.data() + i * b.pitch(), h.data() + (row + i) * h.pitch() + column, sizeof(float) * static_cast<std::size_t>(S));
+      return b;
+    };
+    Handle inner = Handle::fresh(S, S), outer = Handle::fresh(S, S);
+    multiply(p, block(N, at + S, at), block(M, at, at), 0, S, S, S, false, false, inner);
+    multiply(p, block(M, at + S, at + S), inner, 0, S, S, S, false, false, outer);
+    for (int i = 0; i < S; i++)
+      for (int c = 0; c < S; c += W) {
+        float* to = out.data() + (at + S + i) * out.pitch() + at + c;
+        cpu::store(to, F(0.f) - cpu::load(outer.data() + i * outer.pitch() + c));
+      }
+  }
+  return out;
+}
+
+}  // namespace cpu
+}  // namespace GDN_ISA
+}  // namespace gdn

@@ -1,0 +1,31 @@
+// Emit: the machine that writes a call down as a TPU kernel instead of running it.
+#pragma once
+#include "gdn/mosaic/lower.hpp"
+#include "gdn/trace/machine.hpp"
+
+namespace gdn {
+
+// Arrays of the call need shapes only. After a call, `module` is its kernel.
+class Emit {
+ public:
+  explicit Emit(mosaic::Schedule schedule = {}) : schedule_(std::move(schedule)) {}
+  mosaic::Module module;
+
+  template <class Call> void run(const Call& call) { module = mosaic::lower(traced(call).program, schedule_); }
+  template <class F> void check_data(F) const {}
+
+  // The per-head program behind the kernel, and the arrays it was traced on.
+  template <class Call> static Trace traced(const Call& call) {
+    Trace m;
+    m.program.name = call.name;
+    m.program.extent = call.extent;
+    const auto refs = call.bind(m);
+    call.head(m, refs);
+    return m;
+  }
+
+ private:
+  mosaic::Schedule schedule_;
+};
+
+}  // namespace gdn

@@ -1,0 +1,3 @@
+#include "../sample.hpp"
+
+Sample narrow() { return sample(); }
