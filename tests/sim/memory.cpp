@@ -60,7 +60,7 @@ Kernel copy(const std::string& bound, const std::string& semantics, const Window
 
 TEST_CASE("fresh scratch is undefined: arithmetic on it is refused, with op, line, label, step, buffer and index") {
   const auto k = with_scratch("%r = \"arith.addf\"(%x, %u) : (" + V + ", " + V + ") -> " + V + " loc(\"sum\")");
-  CHECK_THAT(refusal(k, {ones}), Contains("arith.addf at line 7 (\"sum\"), without a grid: operand %u, index (0, 0), is undefined: it comes from scratch 0 %s0 (not written)"));
+  CHECK_THAT(refusal(k, {ones}), Contains("arith.addf at line 8 (\"sum\"), without a grid: operand %u, index (0, 0), is undefined: it comes from scratch 0 %s0 (not written)"));
   auto written = k;
   written.body = load("%x", "%a0", tile) + store("%x", "%s0", tile) + load("%u", "%s0", tile) + binary("%r", "arith.addf", "%x", "%u") + store("%r", "%o0", tile);
   CHECK(floats(simulate(text_of(written), {ones}).outputs[0]) == std::vector<float>(1024, 2.f));

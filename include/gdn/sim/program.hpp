@@ -123,8 +123,7 @@ class Program {
     in_.want("@main");
     signature();
     in_.want("{");
-    while (!in_.is("return") && !in_.is("func.return")) statement();
-    in_.word();
+    while (!in_.eat_word("return") && !in_.eat_word("func.return")) statement();
     finish();
     in_.location();
     in_.want("}");
@@ -168,8 +167,13 @@ class Program {
     if (in_.eat_word("attributes")) in_.dictionary();
   }
 
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) {
+    throw Error(text("line ", line_, " of the program: ", parts...));
+  }
+
   void statement() {
-    const int line = in_.line();
+    line_ = in_.line();
     in_.want("%");
     const auto name = in_.word();
     std::size_t count = 1;
@@ -178,10 +182,10 @@ class Program {
     const auto op = in_.word();
     std::vector<Typed> results;
     if (op == "stablehlo.reshape") results = {reshape()};
-    else if (op == "stablehlo.custom_call") results = custom_call(line);
-    else throw Error(text(op, " at line ", line, " of the program: this op is not simulated"));
+    else if (op == "stablehlo.custom_call") results = custom_call();
+    else fail(op, ": this op is not simulated");
     in_.location();
-    require(results.size() == count, op, " at line ", line, ": ", count, " results are named, it gives ", results.size());
+    if (results.size() != count) fail(op, ": ", count, " results are named, it gives ", results.size());
     for (std::size_t i = 0; i < count; i++) values_[count == 1 ? name : text(name, "#", i)] = std::move(results[i]);
   }
 
@@ -190,12 +194,12 @@ class Program {
     auto name = in_.word();
     if (in_.eat("#")) name += "#" + in_.word();
     const auto found = values_.find(name);
-    if (found == values_.end()) in_.fail("a defined value, not %" + name + ",");
+    if (found == values_.end()) fail("%", name, " is not defined");
     return found->second;
   }
 
   void want_type(const Type& stated, const Type& defined) {
-    if (stated != defined) in_.fail(text("the type ", text_of(defined), ", not ", text_of(stated), ","));
+    if (stated != defined) fail("a value is a ", text_of(defined), ", not a ", text_of(stated));
   }
 
   Typed reshape() {
@@ -207,13 +211,13 @@ class Program {
     in_.want("->");
     const auto to = in_.type();
     const bool fits = to.kind == Type::Kind::tensor && to.element == value.type.element && to.size() == value.type.size();
-    if (!fits) in_.fail(text("a reshape of ", text_of(value.type), ", not ", text_of(to), ","));
+    if (!fits) fail("cannot reshape ", text_of(value.type), " to ", text_of(to));
     value.type = to;
     value.array.shape = to.shape;
     return value;
   }
 
-  std::vector<Typed> custom_call(int line) {
+  std::vector<Typed> custom_call() {
     in_.want("@tpu_custom_call");
     in_.want("(");
     std::vector<Array> operands;
@@ -228,15 +232,15 @@ class Program {
     const auto stated = in_.types();
     in_.want("->");
     call.results = in_.types();
-    if (stated.size() != call.operands.size()) in_.fail(text(call.operands.size(), " operand types"));
+    if (stated.size() != call.operands.size()) fail("the custom call has ", call.operands.size(), " operands, but ", stated.size(), " operand types");
     for (std::size_t i = 0; i < stated.size(); i++) want_type(stated[i], call.operands[i]);
     const auto* config = attributes.find("backend_config");
-    require(config, "the custom call at line ", line, " has no backend_config");
+    if (!config) fail("the custom call has no backend_config");
     const auto backend = read_backend_config(config->text);
     call.vmem_limit = backend.vmem_limit;
     call.text = backend.body;
-    check_layouts(attributes, "operand_layouts", call.operands, line);
-    check_layouts(attributes, "result_layouts", call.results, line);
+    check_layouts(attributes, "operand_layouts", call.operands);
+    check_layouts(attributes, "result_layouts", call.results);
     if (const auto* aliases = attributes.find("output_operand_aliases"))
       for (auto& a : aliases->elements) read_alias(a, call);
     GridRun grid(call, operands, options_);
@@ -250,15 +254,15 @@ class Program {
   }
 
   // Without row-major layouts written down, XLA picks its own, and narrow arrays arrive transposed.
-  static void check_layouts(const Attribute& attributes, std::string_view key, const std::vector<Type>& types, int line) {
+  void check_layouts(const Attribute& attributes, std::string_view key, const std::vector<Type>& types) {
     const auto* layouts = attributes.find(key);
-    require(layouts && layouts->elements.size() == types.size(), "the custom call at line ", line, " needs ", key, ", one per array");
+    if (!layouts || layouts->elements.size() != types.size()) fail("the custom call needs ", key, ", one per array");
     for (std::size_t i = 0; i < types.size(); i++) {
       std::vector<std::string> order, wanted;
       for (auto& list : layouts->elements[i].elements)
         for (auto& e : list.kind == Attribute::Kind::array ? list.elements : layouts->elements[i].elements) order.push_back(e.text);
       for (std::size_t d = types[i].shape.size(); d-- > 0;) wanted.push_back(std::to_string(d));
-      require(order == wanted, "the custom call at line ", line, ": entry ", i, " of ", key, " is not row-major");
+      if (order != wanted) fail("entry ", i, " of ", key, " is not row-major");
     }
   }
 
@@ -276,6 +280,7 @@ class Program {
   }
 
   void finish() {
+    line_ = in_.line();
     std::vector<Type> types;
     do {
       const auto& v = use();
@@ -287,7 +292,7 @@ class Program {
       if (i) in_.want(",");
       want_type(in_.type(), types[i]);
     }
-    if (types != result_types_) in_.fail("results of the types of the signature");
+    if (types != result_types_) fail("the results are not of the types of the signature");
   }
 
   Reader in_;
@@ -295,6 +300,7 @@ class Program {
   const Options& options_;
   std::unordered_map<std::string, Typed> values_;
   std::vector<Type> result_types_;
+  int line_ = 0;  // of the statement being read
   Result result_;
 };
 
