@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compile StableHLO programs with TPU kernels in them, without a TPU, and count what comes out.
 
-    python tpu_compile.py [--verify] [--target tpu7x|v6e|v5e|all] [--json FILE] FILES...
+    python tpu_compile.py [--verify] [--target tpu7x|v6e|v5e|all] [--estimate] [--json FILE] FILES...
 
 Each FILE is a StableHLO program with one or more `tpu_custom_call`s. With --verify the kernels are
 first parsed by jaxlib's dialect, its op verifiers are run, and the arguments are compared with the
@@ -20,6 +20,8 @@ What is counted, per kernel and target
     counted in. The list `branches` says which is which. Small conditional bodies become predicated
     instructions without a branch; these are always counted in.
     slots and capacity: occupied issue slots of each unit per step, and slots of that unit per cycle.
+    estimated_cycles, only with --estimate: what the compiler makes of the whole call. Its way there takes ten times
+    as long as the compilation, and gigabytes, for a large kernel.
 
 Exit status: 0 all compiled (and verified), 1 some did not, 2 usage, 3 jax, jaxlib or libtpu missing.
 """
@@ -217,16 +219,16 @@ def compiler_error(text):
     return str(Failure(text))[:500].rstrip(". ") + (f" [{op[1]}]" if op else "")
 
 
-def compile_all(programs, work):
+def compile_all(programs, work, estimating):
     """Compile [(text, target)], one after the other, in as few processes as crashes allow.
 
     Returns (error or "", directory of dumps) for each. A program that takes the compiler down is
-    tried once more without the cycle estimate, which has checks of its own that abort.
+    tried once more, without the cycle estimate, which has checks of its own that abort.
     """
     dumps = work / "dumps"
     dumps.mkdir()
     flags = [f"--xla_jf_dump_to={dumps}", "--xla_jf_dump_llo_text=true", f"--xla_jf_dump_llo_pass_label_regex={STAGES}"]
-    estimate = f"--xla_jf_dump_static_llo_profile_to={dumps}"
+    estimate = [f"--xla_jf_dump_static_llo_profile_to={dumps}"] if estimating else []
     places = [work / str(n) for n in range(len(programs))]
     for place, (text, _) in zip(places, programs):
         (place / "dump").mkdir(parents=True)
@@ -238,7 +240,7 @@ def compile_all(programs, work):
         batch = waiting or second_try[:1]
         jobs = work / "jobs.json"
         jobs.write_text(json.dumps({"dumps": str(dumps), "jobs": [(programs[i][1], str(places[i])) for i in batch]}))
-        environment = dict(os.environ, LIBTPU_INIT_ARGS=" ".join(flags + ([estimate] if waiting else [])))
+        environment = dict(os.environ, LIBTPU_INIT_ARGS=" ".join(flags + (estimate if waiting else [])))
         try:
             child = subprocess.run([sys.executable, __file__, "--worker", str(jobs)], env=environment,
                                    capture_output=True, text=True, timeout=SECONDS_PER_FILE * len(batch))
@@ -529,9 +531,10 @@ def show(report, heads):
         return [f"{where}: error: {report['error']}"]
     per_head = f" ({report['bundles_per_step'] / heads:.1f} / {report['cycles_per_step'] / heads:.1f} a head)" if heads else ""
     once = f", once-only code {report['once_bundles']} / {report['once_cycles']}" if report["once_bundles"] else ""
+    whole = f", whole call {report['estimated_cycles']} cycles" if report["estimated_cycles"] else ""
     lines = [f"{where}: {report['kernel']}: {report['bundles_per_step']} bundles / {report['cycles_per_step']} cycles per "
              f"{'step' if report['step'] == 'grid' else 'call'}{per_head}{once}, spills {report['spill_stores']} stores "
-             f"{report['spill_fills']} fills, VMEM {report['vmem_bytes']} B, whole call {report['estimated_cycles'] or '?'} cycles"]
+             f"{report['spill_fills']} fills, VMEM {report['vmem_bytes']} B{whole}"]
     for loop in report["loops"]:
         how = f"counted x {loop['trips']}" if loop["trips"] else "trip count unknown, counted once"
         lines.append(f"    inner loop of {loop['bundles']} bundles / {loop['cycles']} cycles: {how}")
@@ -541,7 +544,7 @@ def show(report, heads):
     return lines
 
 
-def run(files, targets, check, jobs):
+def run(files, targets, check, jobs, estimating=False):
     """Reports of all files: one per kernel and target, or one with an error per file (and target)."""
     reports, programs, owners = [], [], []
     for path in files:
@@ -569,7 +572,7 @@ def run(files, targets, check, jobs):
         for lane in lanes:
             lane.mkdir()
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            parts = list(pool.map(lambda lane: compile_all(programs[lane::jobs], lanes[lane]), range(jobs)))
+            parts = list(pool.map(lambda lane: compile_all(programs[lane::jobs], lanes[lane], estimating), range(jobs)))
         for i, (path, calls, target) in enumerate(owners):
             error, directory = parts[i % jobs][i // jobs]
             about = {"file": path, "kernel": None, "target": target, "compiled": not error, "error": error or None}
@@ -590,6 +593,7 @@ def main():
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--verify", action="store_true", help="run jaxlib's parser and verifiers first")
     parser.add_argument("--target", action="append", choices=[*TOPOLOGIES, "all"], default=[])
+    parser.add_argument("--estimate", action="store_true", help="also the compiler's own cycles of the whole call (slow)")
     parser.add_argument("--json", metavar="FILE", help="write the reports to FILE (- is standard output)")
     parser.add_argument("--head-count", type=int, metavar="N", help="heads per step, for numbers per head")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="compiler processes at a time")
@@ -604,7 +608,7 @@ def main():
     except ImportError as e:
         print(f"tpu_compile.py: {e}; jax, jaxlib and libtpu are needed (see cmake/setup.sh)", file=sys.stderr)
         return 3
-    reports = run(args.files, targets, args.verify, max(1, args.jobs))
+    reports = run(args.files, targets, args.verify, max(1, args.jobs), args.estimate)
     for report in reports:
         if args.json != "-" or report["error"]:
             lines = show(report, args.head_count) if report["compiled"] is not None else [f"{report['file']}: verified"]

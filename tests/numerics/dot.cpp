@@ -3,7 +3,7 @@
 #include <gdn/cpu/dot.hpp>
 #include <gdn/cpu/environment.hpp>
 
-#include "compare.hpp"
+#include "data.hpp"
 
 using namespace gdn;
 using namespace gdn::cpu;
@@ -17,9 +17,9 @@ std::size_t z(long i) { return static_cast<std::size_t>(i); }
 struct Shape {
   int m, n, k;
 };
-constexpr Shape shapes[] = {{1, 1, 1},    {16, 48, 32},   {13, 5, 7},    {8, 32, 16},  {33, 65, 17}, {6, 31, 16},    {5, 100, 1},   {1, 128, 128},
-                            {2, 200, 3},  {64, 64, 64},   {7, 16, 2},    {12, 33, 9},  {17, 1, 40},  {64, 128, 128}, {128, 128, 64}, {63, 127, 65},
-                            {3, 130, 11}, {11, 255, 128}, {16, 16, 16},  {24, 24, 24}, {100, 20, 51}};
+constexpr Shape shapes[] = {{1, 1, 1},      {16, 48, 32},  {13, 5, 7},   {8, 32, 16},    {33, 65, 17}, {6, 31, 16},  {5, 100, 1},
+                            {1, 128, 128},  {2, 200, 3},   {64, 64, 64}, {7, 16, 2},     {12, 33, 9},  {17, 1, 40},  {64, 128, 128},
+                            {128, 128, 64}, {63, 127, 65}, {3, 130, 11}, {11, 255, 128}, {16, 16, 16}, {24, 24, 24}, {100, 20, 51}};
 
 // A matrix as a test holds it: exactly as long as its last row is, so that a read behind it is one behind the array.
 struct Matrix {
@@ -35,7 +35,7 @@ struct Matrix {
 
 Matrix random_matrix(Random& random, int rows, int columns, float scale, long extra = 0) {
   Matrix m(rows, columns, extra);
-  for (float& v : m.x) v = random.uniform() * scale;
+  for (float& v : m.x) v = test::signed_unit(random) * scale;
   return m;
 }
 
@@ -97,7 +97,8 @@ constexpr Finish finishes[] = {Finish::none, Finish::plus, Finish::minus, Finish
 // Runs `call(g)` for every finish and form of x and compares with the finishes of `d`. g has everything but c and the finish.
 template <class G, class Call>
 void check_finishes(G g, const Matrix& d, Random& random, float scale, test::Hash& hash, Call call) {
-  const Matrix x = random_matrix(random, g.m, g.n, scale, 2), column = random_matrix(random, g.m, 1, scale), s = random_matrix(random, g.m, 1, 2.0f);
+  const Matrix x = random_matrix(random, g.m, g.n, scale, 2), column = random_matrix(random, g.m, 1, scale),
+               s = random_matrix(random, g.m, 1, 2.0f);
   for (const Finish f : finishes)
     for (const bool is_column : {false, true})
       for (const bool s_is_column : {false, true})
@@ -122,7 +123,8 @@ void check_finishes(G g, const Matrix& d, Random& random, float scale, test::Has
           g.s = s.data();
           g.s_row = s_is_column ? 1 : 0;
           call(g);
-          INFO("finish " << static_cast<int>(f) << (is_column ? " column" : "") << (s_is_column ? " scales" : "") << (in_place ? " in place" : ""));
+          INFO("finish " << static_cast<int>(f) << (is_column ? " column" : "") << (s_is_column ? " scales" : "")
+                         << (in_place ? " in place" : ""));
           CHECK(difference(got.x, want.x) == "");
           hash.add(got.x);
         }
@@ -144,7 +146,16 @@ TEST_CASE("gemm f32: every shape, operand form and finish") {
       const Matrix a = random_matrix(random, s.m, s.k, scale, 1), at = transposed(a), b = random_matrix(random, s.k, s.n, scale, 4);
       const Matrix d = product(a, b);
       for (float v : d.x) zeros += v == 0, ++outputs;
-      Gemm g{.m = s.m, .n = s.n, .k = s.k, .a = a.data(), .a_row = a.pitch, .a_col = 1, .b = b.data(), .b_row = b.pitch, .c = nullptr, .c_row = 0};
+      Gemm g{.m = s.m,
+             .n = s.n,
+             .k = s.k,
+             .a = a.data(),
+             .a_row = a.pitch,
+             .a_col = 1,
+             .b = b.data(),
+             .b_row = b.pitch,
+             .c = nullptr,
+             .c_row = 0};
       check_finishes(g, d, random, scale * scale, hash, [](const Gemm& x) { gemm(x); });
       g.a = at.data();
       g.a_row = 1;
@@ -153,7 +164,7 @@ TEST_CASE("gemm f32: every shape, operand form and finish") {
     }
   CHECK(zeros > outputs / 10);  // the scales do flush
   CHECK(zeros < outputs / 2);
-  CHECK(hash.value() == 0);  // the same on every instruction set
+  CHECK(hash.value() == 0x887622c6c1cb2811u);  // the same on every instruction set
 }
 
 TEST_CASE("gemm bf16: packed in every way, from f32 and from bf16") {
@@ -163,7 +174,8 @@ TEST_CASE("gemm bf16: packed in every way, from f32 and from bf16") {
   for (const Shape& s : shapes)
     for (const float scale : scales) {
       INFO(s.m << ", " << s.k << ", " << s.n << " scale " << scale);
-      const Matrix a = random_matrix(random, s.m, s.k, scale, 1), at = transposed(a), b = random_matrix(random, s.k, s.n, scale, 4), bt = transposed(b);
+      const Matrix a = random_matrix(random, s.m, s.k, scale, 1), at = transposed(a), b = random_matrix(random, s.k, s.n, scale, 4),
+                   bt = transposed(b);
       const Matrix d = product(mapped(a, high), mapped(b, high));
       const auto narrowed = [](const Matrix& m) {
         std::vector<bf16> x;
@@ -189,7 +201,7 @@ TEST_CASE("gemm bf16: packed in every way, from f32 and from bf16") {
           CHECK(difference(got.x, d.x) == "");
         }
     }
-  CHECK(hash.value() == 0);
+  CHECK(hash.value() == 0xb729cc645e247966u);
 }
 
 TEST_CASE("gemm P3: high high + high low, then + low high") {
@@ -210,7 +222,7 @@ TEST_CASE("gemm P3: high high + high low, then + low high") {
                      [&](const PackedGemm& x) { gemm_p3(x, pal.words(), pbl.words()); });
     }
   CHECK(other_order > 10);
-  CHECK(hash.value() == 0);
+  CHECK(hash.value() == 0xd891e0f81b5bd005u);
 }
 
 TEST_CASE("gemm: promised triangles skip zeros and change no bit") {
@@ -227,16 +239,27 @@ TEST_CASE("gemm: promised triangles skip zeros and change no bit") {
     for (const float scale : {1.0f, 2e-19f})
       for (const Part a_part : parts)
         for (const Part b_part : parts) {
-          INFO(s.m << ", " << s.k << ", " << s.n << " scale " << scale << " parts " << static_cast<int>(a_part) << static_cast<int>(b_part));
+          INFO(s.m << ", " << s.k << ", " << s.n << " scale " << scale << " parts " << static_cast<int>(a_part)
+                   << static_cast<int>(b_part));
           const Matrix a = cut(random_matrix(random, s.m, s.k, scale), a_part), b = cut(random_matrix(random, s.k, s.n, scale), b_part);
           const Matrix d = product(a, b), d16 = product(mapped(a, high), mapped(b, high));
           Matrix got(s.m, s.n);
-          Gemm g{.m = s.m, .n = s.n, .k = s.k, .a = a.data(), .a_row = a.pitch, .a_col = 1, .b = b.data(), .b_row = b.pitch, .c = got.x.data(), .c_row = got.pitch};
+          Gemm g{.m = s.m,
+                 .n = s.n,
+                 .k = s.k,
+                 .a = a.data(),
+                 .a_row = a.pitch,
+                 .a_col = 1,
+                 .b = b.data(),
+                 .b_row = b.pitch,
+                 .c = got.x.data(),
+                 .c_row = got.pitch};
           g.a_part = a_part;
           g.b_part = b_part;
           gemm(g);
           CHECK(difference(got.x, d.x) == "");
-          auto p = packed_gemm(s.m, s.n, s.k, Packed::columns(s.m, s.k, a.data(), a.pitch), Packed::rows(s.k, s.n, b.data(), b.pitch), got.x.data(), got.pitch);
+          auto p = packed_gemm(s.m, s.n, s.k, Packed::columns(s.m, s.k, a.data(), a.pitch), Packed::rows(s.k, s.n, b.data(), b.pitch),
+                               got.x.data(), got.pitch);
           const Packed pa = Packed::columns(s.m, s.k, a.data(), a.pitch), pb = Packed::rows(s.k, s.n, b.data(), b.pitch);
           p.a = pa.words();
           p.b = pb.words();
@@ -267,7 +290,16 @@ TEST_CASE("gemm: +0 before the chain, and a chain in this order") {
   const Matrix a = random_matrix(random, 32, 3, 2e-19f), b = random_matrix(random, 3, 64, 2e-19f);
   const Matrix d = product(a, b), bare = product(a, b, Order::bare);
   Matrix got(32, 64);
-  gemm(Gemm{.m = 32, .n = 64, .k = 3, .a = a.data(), .a_row = a.pitch, .a_col = 1, .b = b.data(), .b_row = b.pitch, .c = got.x.data(), .c_row = got.pitch});
+  gemm(Gemm{.m = 32,
+            .n = 64,
+            .k = 3,
+            .a = a.data(),
+            .a_row = a.pitch,
+            .a_col = 1,
+            .b = b.data(),
+            .b_row = b.pitch,
+            .c = got.x.data(),
+            .c_row = got.pitch});
   for (float v : got.x) CHECK_FALSE((v == 0 && std::signbit(v)));
   CHECK(difference(d.x, bare.x) != "");
 
@@ -284,12 +316,21 @@ TEST_CASE("gemm: rows and columns do not see each other") {
     a.at(bad, 3) = NAN;
     b.at(4, bad) = INFINITY;
     b.at(5, bad) = -INFINITY;
-    gemm(Gemm{.m = 37, .n = 53, .k = 20, .a = a.data(), .a_row = a.pitch, .a_col = 1, .b = b.data(), .b_row = b.pitch, .c = got.x.data(), .c_row = got.pitch});
+    gemm(Gemm{.m = 37,
+              .n = 53,
+              .k = 20,
+              .a = a.data(),
+              .a_row = a.pitch,
+              .a_col = 1,
+              .b = b.data(),
+              .b_row = b.pitch,
+              .c = got.x.data(),
+              .c_row = got.pitch});
     const Matrix spoilt = product(a, b);
     CHECK(difference(got.x, spoilt.x) == "");
     for (int i = 0; i < 37; ++i)
       for (int j = 0; j < 53; ++j)
-        if (i != bad && j != bad) CHECK(test::same(got.at(i, j), want.at(i, j)));
+        if (i != bad && j != bad) CHECK(test::same_bits(got.at(i, j), want.at(i, j)));
   }
 }
 
@@ -299,7 +340,7 @@ TEST_CASE("packing: words, odd ends and special values") {
   for (const int k : {1, 2, 7, 32, 33, 64, 95})
     for (const int n : {1, 5, 16, 31, 64}) {
       Matrix x(k, n, 1);
-      for (float& v : x.x) v = random.below(4) ? random.any() : special[z(random.below(static_cast<int>(special.size())))];
+      for (float& v : x.x) v = random.below(4) ? test::any_pattern(random) : special[z(random.below(static_cast<int>(special.size())))];
       const Matrix t = transposed(x);
       const int pairs = (k + 1) / 2;
       std::vector<std::uint32_t> want(z(pairs * n)), want_columns(want), got(want.size() + 1, 9u), got_columns(got), got_transposed(got);

@@ -4,7 +4,7 @@
 #include <gdn/cpu/reduce.hpp>
 #include <numeric>
 
-#include "compare.hpp"
+#include "data.hpp"
 
 using namespace gdn;
 using gdn::test::difference;
@@ -55,7 +55,7 @@ TEST_CASE("row_sums and column_sums: the halving tree of the contract") {
     for (int rows : {1, 3, 16, 17, 64})
       for (int columns : {1, 2, 3, 5, 8, 12, 15, 16, 17, 31, 32, 48, 64, 96, 100, 128, 129, 200, 256, 300}) {
         const int pitch = columns + 2;
-        auto x = random.array(z(rows * pitch), scale);
+        auto x = test::signed_units(random, z(rows * pitch), scale);
         for (int i = 0; i < rows; i += 2) x[z(i * pitch)] = -0.0f;
         if (columns == 128)
           for (int c = 0; c < columns; ++c) x[z(c)] = -0.0f;  // a row of -0: -0 for 128 lanes, +0 where there is padding
@@ -98,7 +98,7 @@ TEST_CASE("prefix sums: shift-adds, whole and by document") {
   for (float scale : {1.0f, 0x1p-125f})
     for (int n : {1, 2, 3, 15, 16, 17, 33, 48, 64, 100, 128, 129}) {
       const auto ids = documents(random, n);
-      auto x = random.array(z(n), scale);
+      auto x = test::signed_units(random, z(n), scale);
       x[0] = -0.0f;
       for (const bool split : {false, true}) {
         const auto used = split ? ids : std::vector<std::int32_t>{};
@@ -108,10 +108,11 @@ TEST_CASE("prefix sums: shift-adds, whole and by document") {
         cpu::prefix_sums(n, got.data(), split ? ids.data() : nullptr);
         CHECK(difference(got, want) == "");
         float sum = 0;
-        for (int i = 0; i < n; ++i) sequential_differs += want[z(i)] != (sum = (split && i > 0 && ids[z(i)] != ids[z(i - 1)] ? 0.0f : sum) + x[z(i)]);
+        for (int i = 0; i < n; ++i)
+          sequential_differs += want[z(i)] != (sum = (split && i > 0 && ids[z(i)] != ids[z(i - 1)] ? 0.0f : sum) + x[z(i)]);
 
         const int columns = 21, pitch = 24;
-        auto tile = random.array(z(n * pitch), scale), tile_want = tile;
+        auto tile = test::signed_units(random, z(n * pitch), scale), tile_want = tile;
         for (int c = 0; c < columns; ++c) {
           std::vector<float> column;
           for (int r = 0; r < n; ++r) column.push_back(tile[z(r * pitch + c)]);

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "compare.hpp"
+#include "data.hpp"
 
 using namespace gdn;
 using namespace gdn::cpu;
@@ -31,14 +31,14 @@ Arguments arguments() {
         x.c.push_back(special[static_cast<std::size_t>(random.below(static_cast<int>(special.size())))]);
       }
   for (int i = 0; i < 100000; ++i) {
-    x.a.push_back(random.any());
-    x.b.push_back(random.any());
-    x.c.push_back(random.any());
+    x.a.push_back(test::any_pattern(random));
+    x.b.push_back(test::any_pattern(random));
+    x.c.push_back(test::any_pattern(random));
   }
   // Sums near the product: cancellation, ties, flushing.
   for (int i = 0; i < 200000; ++i) {
     const float scale = std::ldexp(1.0f, random.below(200) - 100), other = std::ldexp(1.0f, random.below(60) - 90);
-    const float a = random.uniform() * scale, b = random.uniform() * other;
+    const float a = test::signed_unit(random) * scale, b = test::signed_unit(random) * other;
     x.a.push_back(a);
     x.b.push_back(b);
     x.c.push_back(std::ldexp(a * b, random.below(60) - 30) * (random.below(2) ? 1.0f : -1.0f));
@@ -52,7 +52,8 @@ void check(const char* name, const Arguments& x, Vector vector, Scalar scalar) {
   INFO(name);
   const FlushGuard guard;
   std::vector<float> got(x.a.size()), want(x.a.size());
-  for (std::size_t i = 0; i < x.a.size(); i += static_cast<std::size_t>(W)) store(&got[i], vector(load(&x.a[i]), load(&x.b[i]), load(&x.c[i])));
+  for (std::size_t i = 0; i < x.a.size(); i += static_cast<std::size_t>(W))
+    store(&got[i], vector(load(&x.a[i]), load(&x.b[i]), load(&x.c[i])));
   for (std::size_t i = 0; i < x.a.size(); ++i) want[i] = scalar(x.a[i], x.b[i], x.c[i]);
   CHECK(difference(got, want) == "");
 }
@@ -72,27 +73,42 @@ T opaque(T x) {
 
 TEST_CASE("simd: arithmetic is the scalar one, also where it flushes") {
   const auto x = arguments();
-  check("+", x, [](F a, F b, F) { return a + b; }, [](float a, float b, float) { return opaque(a) + b; });
-  check("-", x, [](F a, F b, F) { return a - b; }, [](float a, float b, float) { return opaque(a) - b; });
-  check("*", x, [](F a, F b, F) { return a * b; }, [](float a, float b, float) { return opaque(a) * b; });
-  check("fma", x, [](F a, F b, F c) { return fma(a, b, c); }, [](float a, float b, float c) { return std::fma(opaque(a), b, c); });
+  check(
+      "+", x, [](F a, F b, F) { return a + b; }, [](float a, float b, float) { return opaque(a) + b; });
+  check(
+      "-", x, [](F a, F b, F) { return a - b; }, [](float a, float b, float) { return opaque(a) - b; });
+  check(
+      "*", x, [](F a, F b, F) { return a * b; }, [](float a, float b, float) { return opaque(a) * b; });
+  check(
+      "fma", x, [](F a, F b, F c) { return fma(a, b, c); }, [](float a, float b, float c) { return std::fma(opaque(a), b, c); });
 }
 
 TEST_CASE("simd: compares are ordered, selects and signs are moves") {
   const auto x = arguments();
-  check("<", x, [](F a, F b, F) { return truth(a < b); }, [](float a, float b, float) { return opaque(a) < b ? 1.0f : 0.0f; });
-  check("<=", x, [](F a, F b, F) { return truth(a <= b); }, [](float a, float b, float) { return opaque(a) <= b ? 1.0f : 0.0f; });
-  check(">", x, [](F a, F b, F) { return truth(a > b); }, [](float a, float b, float) { return opaque(a) > b ? 1.0f : 0.0f; });
-  check(">=", x, [](F a, F b, F) { return truth(a >= b); }, [](float a, float b, float) { return opaque(a) >= b ? 1.0f : 0.0f; });
-  check("==", x, [](F a, F b, F) { return truth(a == b); }, [](float a, float b, float) { return opaque(a) == b ? 1.0f : 0.0f; });
-  check("and", x, [](F a, F b, F c) { return truth((a < b) & (b < c)); },
-        [](float a, float b, float c) { return opaque(a) < b && b < c ? 1.0f : 0.0f; });
-  check("or", x, [](F a, F b, F c) { return truth((a < b) | (b < c)); },
-        [](float a, float b, float c) { return opaque(a) < b || b < c ? 1.0f : 0.0f; });
-  check("not", x, [](F a, F b, F) { return truth(!(a < b)); }, [](float a, float b, float) { return opaque(a) < b ? 0.0f : 1.0f; });
-  check("select", x, [](F a, F b, F c) { return select(a < b, b, c); }, [](float a, float b, float c) { return opaque(a) < b ? b : c; });
-  check("neg", x, [](F a, F, F) { return -a; }, [](float a, float, float) { return f(u(a) ^ 0x80000000u); });
-  check("abs", x, [](F a, F, F) { return abs(a); }, [](float a, float, float) { return f(u(a) & 0x7fffffffu); });
+  check(
+      "<", x, [](F a, F b, F) { return truth(a < b); }, [](float a, float b, float) { return opaque(a) < b ? 1.0f : 0.0f; });
+  check(
+      "<=", x, [](F a, F b, F) { return truth(a <= b); }, [](float a, float b, float) { return opaque(a) <= b ? 1.0f : 0.0f; });
+  check(
+      ">", x, [](F a, F b, F) { return truth(a > b); }, [](float a, float b, float) { return opaque(a) > b ? 1.0f : 0.0f; });
+  check(
+      ">=", x, [](F a, F b, F) { return truth(a >= b); }, [](float a, float b, float) { return opaque(a) >= b ? 1.0f : 0.0f; });
+  check(
+      "==", x, [](F a, F b, F) { return truth(a == b); }, [](float a, float b, float) { return opaque(a) == b ? 1.0f : 0.0f; });
+  check(
+      "and", x, [](F a, F b, F c) { return truth((a < b) & (b < c)); },
+      [](float a, float b, float c) { return opaque(a) < b && b < c ? 1.0f : 0.0f; });
+  check(
+      "or", x, [](F a, F b, F c) { return truth((a < b) | (b < c)); },
+      [](float a, float b, float c) { return opaque(a) < b || b < c ? 1.0f : 0.0f; });
+  check(
+      "not", x, [](F a, F b, F) { return truth(!(a < b)); }, [](float a, float b, float) { return opaque(a) < b ? 0.0f : 1.0f; });
+  check(
+      "select", x, [](F a, F b, F c) { return select(a < b, b, c); }, [](float a, float b, float c) { return opaque(a) < b ? b : c; });
+  check(
+      "neg", x, [](F a, F, F) { return -a; }, [](float a, float, float) { return f(u(a) ^ 0x80000000u); });
+  check(
+      "abs", x, [](F a, F, F) { return abs(a); }, [](float a, float, float) { return f(u(a) & 0x7fffffffu); });
 }
 
 TEST_CASE("simd: min and max let a NaN win and order zeros") {
@@ -105,8 +121,10 @@ TEST_CASE("simd: min and max let a NaN win and order zeros") {
     if (a == b) return std::signbit(a) ? a : b;
     return a < b ? a : b;
   };
-  check("min", x, [](F a, F b, F) { return min(a, b); }, scalar_min);
-  check("max", x, [](F a, F b, F) { return max(a, b); }, [&](float a, float b, float c) { return -scalar_min(-a, -b, c); });
+  check(
+      "min", x, [](F a, F b, F) { return min(a, b); }, scalar_min);
+  check(
+      "max", x, [](F a, F b, F) { return max(a, b); }, [&](float a, float b, float c) { return -scalar_min(-a, -b, c); });
 }
 
 TEST_CASE("simd: integers wrap, compare as signed and shift as unsigned") {
@@ -136,25 +154,32 @@ TEST_CASE("simd: integers wrap, compare as signed and shift as unsigned") {
     check("round_to_bf16", x, vector([](I a, I) { return round_to_bf16(from_bits(a)); }),
           scalar([](std::uint32_t a, std::uint32_t) { return std::uint32_t(to_bf16(f(a)).bits) << 16; }));
   }
-  check("i<", x, [](F a, F b, F) { return truth(bits(a) < bits(b)); }, [](float a, float b, float) { return s(a) < s(b) ? 1.0f : 0.0f; });
-  check("i<=", x, [](F a, F b, F) { return truth(bits(a) <= bits(b)); }, [](float a, float b, float) { return s(a) <= s(b) ? 1.0f : 0.0f; });
-  check("i>", x, [](F a, F b, F) { return truth(bits(a) > bits(b)); }, [](float a, float b, float) { return s(a) > s(b) ? 1.0f : 0.0f; });
-  check("i>=", x, [](F a, F b, F) { return truth(bits(a) >= bits(b)); }, [](float a, float b, float) { return s(a) >= s(b) ? 1.0f : 0.0f; });
-  check("i==", x, [](F a, F b, F) { return truth(bits(a) == bits(b)); }, [](float a, float b, float) { return s(a) == s(b) ? 1.0f : 0.0f; });
+  check(
+      "i<", x, [](F a, F b, F) { return truth(bits(a) < bits(b)); }, [](float a, float b, float) { return s(a) < s(b) ? 1.0f : 0.0f; });
+  check(
+      "i<=", x, [](F a, F b, F) { return truth(bits(a) <= bits(b)); }, [](float a, float b, float) { return s(a) <= s(b) ? 1.0f : 0.0f; });
+  check(
+      "i>", x, [](F a, F b, F) { return truth(bits(a) > bits(b)); }, [](float a, float b, float) { return s(a) > s(b) ? 1.0f : 0.0f; });
+  check(
+      "i>=", x, [](F a, F b, F) { return truth(bits(a) >= bits(b)); }, [](float a, float b, float) { return s(a) >= s(b) ? 1.0f : 0.0f; });
+  check(
+      "i==", x, [](F a, F b, F) { return truth(bits(a) == bits(b)); }, [](float a, float b, float) { return s(a) == s(b) ? 1.0f : 0.0f; });
 }
 
 TEST_CASE("simd: pairs add the even product first") {
   const auto x = arguments();
   const auto high = [](float v) { return f(u(v) & 0xffff0000u); };
   const auto low = [](float v) { return f(u(v) << 16); };
-  check("pairs", x, [](F a, F b, F c) { return fma(Pairs(bits(a)), Pairs(bits(b)), c); },
-        [&](float a, float b, float c) { return std::fma(low(a), low(b), std::fma(high(opaque(a)), high(b), c)); });
+  check(
+      "pairs", x, [](F a, F b, F c) { return fma(Pairs(bits(a)), Pairs(bits(b)), c); },
+      [&](float a, float b, float c) { return std::fma(low(a), low(b), std::fma(high(opaque(a)), high(b), c)); });
   // The other order is another function.
   const FlushGuard guard;
   std::size_t other = 0;
   for (std::size_t i = 0; i < x.a.size(); ++i) {
     const float a = x.a[i], b = x.b[i], c = x.c[i];
-    other += !test::same(std::fma(low(a), low(b), std::fma(high(a), high(b), c)), std::fma(high(a), high(b), std::fma(low(a), low(b), c)));
+    other +=
+        !test::same_bits(std::fma(low(a), low(b), std::fma(high(a), high(b), c)), std::fma(high(a), high(b), std::fma(low(a), low(b), c)));
   }
   CHECK(other > 1000);
 }
@@ -204,7 +229,7 @@ TEST_CASE("convert: rows of bf16") {
     const auto n = static_cast<std::size_t>(rows * pitch);
     std::vector<float> x(n), wide(n, 7.0f), rounded(n, 7.0f), want(n, 7.0f);
     std::vector<bf16> narrow_got(n, bf16{1}), narrow_want(n, bf16{1});
-    for (float& v : x) v = random.below(8) ? random.any() : test::special_values()[static_cast<std::size_t>(random.below(50))];
+    for (float& v : x) v = random.below(8) ? test::any_pattern(random) : test::special_values()[static_cast<std::size_t>(random.below(50))];
     for (int r = 0; r < rows; ++r)
       for (int c = 0; c < columns; ++c) {
         const auto i = static_cast<std::size_t>(r * pitch + c);
@@ -232,7 +257,7 @@ TEST_CASE("simd: what xsimd 8.1.0 does otherwise") {
   store(negated, F(-opaque(F(0.0f)).v));
   CHECK(fused[0] == 0x1p-24f);
 #if GDN_AVX512
-  CHECK(theirs[0] == 0.0f);             // mul, then add
+  CHECK(theirs[0] == 0.0f);               // mul, then add
   CHECK_FALSE(std::signbit(negated[0]));  // 0 - x
 #elif GDN_SSE2
   CHECK(theirs[0] == 0.0f);
@@ -258,16 +283,9 @@ TEST_CASE("simd: one rounding, not one in double and one more") {
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < x.a.size(); ++i) {
     const auto twice = static_cast<float>(static_cast<double>(x.a[i]) * static_cast<double>(x.b[i]) + static_cast<double>(x.c[i]));
-    wrong += !test::same(twice, std::fma(x.a[i], x.b[i], x.c[i]));
+    wrong += !test::same_bits(twice, std::fma(x.a[i], x.b[i], x.c[i]));
   }
   CHECK(wrong > 1000);
-  check("fma", x, [](F a, F b, F c) { return fma(a, b, c); }, [](float a, float b, float c) { return std::fma(opaque(a), b, c); });
-}
-
-TEST_CASE("the comparator can fail") {
-  CHECK(difference({1.0f, 0.0f}, {1.0f, -0.0f}) != "");
-  CHECK(difference({1.0f}, {0x1.000002p0f}) != "");
-  CHECK(difference({1.0f}, {}) != "");
-  CHECK(difference({NAN}, {1.0f}) != "");
-  CHECK(difference({f(0x7fc00001u)}, {f(0xffc00000u)}) == "");
+  check(
+      "fma", x, [](F a, F b, F c) { return fma(a, b, c); }, [](float a, float b, float c) { return std::fma(opaque(a), b, c); });
 }

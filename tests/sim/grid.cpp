@@ -21,14 +21,15 @@ std::string add(const std::string& to, const std::string& a, const std::string& 
 // Runs the body when the grid index is 0.
 std::string when_first(const std::string& id, const std::string& body) {
   return "%zero_i = \"arith.constant\"() {value = 0 : i32} : () -> i32\n%first = \"arith.cmpi\"(" + id +
-         ", %zero_i) {predicate = 0 : i64} : (i32, i32) -> i1\n\"scf.if\"(%first) ({\n" + body + "\"scf.yield\"() : () -> ()\n}, {}) : (i1) -> ()\n";
+         ", %zero_i) {predicate = 0 : i64} : (i32, i32) -> i1\n\"scf.if\"(%first) ({\n" + body +
+         "\"scf.yield\"() : () -> ()\n}, {}) : (i1) -> ()\n";
 }
 
 const std::string zero = "%zero = \"arith.constant\"() {value = dense<0.0> : " + V + "} : () -> " + V + "\n";
 
 // One step per 8 rows of a [rows, 128] array: grid, semantics and the block index as given.
-Kernel rows(const std::vector<std::string>& bounds, const std::vector<std::string>& semantics, const std::string& in, const std::string& out,
-            const std::string& body) {
+Kernel rows(const std::vector<std::string>& bounds, const std::vector<std::string>& semantics, const std::string& in,
+            const std::string& out, const std::string& body) {
   Kernel k;
   k.bounds = bounds;
   k.semantics = semantics;
@@ -86,13 +87,14 @@ TEST_CASE("an output window keeps its content while its block stays, and is fres
 %base = "arith.muli"(%g0, %ten) : (i32, i32) -> i32
 %at = "arith.addi"(%base, %g1) : (i32, i32) -> i32
 )" + when_first("%at", store("%zero", "%o0", tile)) + accumulate;
-  CHECK_THAT(error_of([&] { simulate(text_of(k), {x}); }), Contains("grid step (1, 0): operand %s, index (0, 0), is undefined: it comes from output window 0 %o0"));
+  CHECK_THAT(error_of([&] { simulate(text_of(k), {x}); }),
+             Contains("grid step (1, 0): operand %s, index (0, 0), is undefined: it comes from output window 0 %o0"));
 }
 
 TEST_CASE("scratch lasts over all steps") {
   auto k = rows({"4"}, {"arbitrary"}, "%g0, %c0", "%g0, %c0",
-                zero + when_first("%g0", store("%zero", "%s0", tile)) + load("%x", "%a0", tile) + load("%s", "%s0", tile) + add("%t", "%s", "%x") +
-                    store("%t", "%s0", tile) + store("%t", "%o0", tile));
+                zero + when_first("%g0", store("%zero", "%s0", tile)) + load("%x", "%a0", tile) + load("%s", "%s0", tile) +
+                    add("%t", "%s", "%x") + store("%t", "%s0", tile) + store("%t", "%o0", tile));
   k.scratch = {tile};
   CHECK(per_block(simulate(text_of(k), {blocks()}).outputs[0]) == std::vector<float>{1, 3, 6, 10});
 }
@@ -127,7 +129,8 @@ TEST_CASE("prefetched scalars choose blocks, and the body may read and write the
   k.transform_body = R"(%j = "arith.index_cast"(%g0) : (i32) -> index
 %b = "memref.load"(%p0, %j) : (memref<4xi32, #tpu.memory_space<smem>>, index) -> i32
 )";
-  CHECK(per_block(simulate(text_of(k), {i32_array({4}, {3, 0, 0, 2}), blocks()}).outputs[0]) == std::vector<float>{4 + 0, 1 + 1, 1 + 2, 3 + 3});
+  CHECK(per_block(simulate(text_of(k), {i32_array({4}, {3, 0, 0, 2}), blocks()}).outputs[0]) ==
+        std::vector<float>{4 + 0, 1 + 1, 1 + 2, 3 + 3});
 }
 
 TEST_CASE("a grid bound may be an operand") {
@@ -174,8 +177,10 @@ TEST_CASE("parallel axes in another order: equal results, unless the kernel depe
 
 TEST_CASE("early and late windows") {
   // In place on aliased arrays is legal; see program.cpp for a kernel that depends on the timing.
-  const auto k = rows({"4"}, {"arbitrary"}, "%g0, %c0", "%g0, %c0", load("%x", "%a0", tile) + add("%y", "%x", "%x") + store("%y", "%o0", tile));
-  CHECK(simulate(text_of(k), {blocks()}, {sim::Target::tpu7x, 0, true, false}).outputs[0].data == simulate(text_of(k), {blocks()}).outputs[0].data);
+  const auto k =
+      rows({"4"}, {"arbitrary"}, "%g0, %c0", "%g0, %c0", load("%x", "%a0", tile) + add("%y", "%x", "%x") + store("%y", "%o0", tile));
+  CHECK(simulate(text_of(k), {blocks()}, {sim::Target::tpu7x, 0, true, false}).outputs[0].data ==
+        simulate(text_of(k), {blocks()}).outputs[0].data);
 }
 
 TEST_CASE("one kernel of ours, as jaxlib prints it") {

@@ -12,7 +12,9 @@ namespace {
 std::string refusal(const std::string& text, const std::vector<Array>& inputs, const sim::Options& options = {}) {
   return error_of([&] { simulate(text, inputs, options); });
 }
-std::string refusal(const Kernel& k, const std::vector<Array>& inputs, const sim::Options& options = {}) { return refusal(text_of(k), inputs, options); }
+std::string refusal(const Kernel& k, const std::vector<Array>& inputs, const sim::Options& options = {}) {
+  return refusal(text_of(k), inputs, options);
+}
 
 const std::string tile = "8x128xf32", V = vector(tile), M = memref(tile);
 
@@ -60,23 +62,27 @@ Kernel copy(const std::string& bound, const std::string& semantics, const Window
 
 TEST_CASE("fresh scratch is undefined: arithmetic on it is refused, with op, line, label, step, buffer and index") {
   const auto k = with_scratch("%r = \"arith.addf\"(%x, %u) : (" + V + ", " + V + ") -> " + V + " loc(\"sum\")");
-  CHECK_THAT(refusal(k, {ones}), Contains("arith.addf at line 8 (\"sum\"), without a grid: operand %u, index (0, 0), is undefined: it comes from scratch 0 %s0 (not written)"));
+  CHECK_THAT(refusal(k, {ones}), Contains("arith.addf at line 8 (\"sum\"), without a grid: operand %u, index (0, 0), is undefined: it "
+                                          "comes from scratch 0 %s0 (not written)"));
   auto written = k;
-  written.body = load("%x", "%a0", tile) + store("%x", "%s0", tile) + load("%u", "%s0", tile) + binary("%r", "arith.addf", "%x", "%u") + store("%r", "%o0", tile);
+  written.body = load("%x", "%a0", tile) + store("%x", "%s0", tile) + load("%u", "%s0", tile) + binary("%r", "arith.addf", "%x", "%u") +
+                 store("%r", "%o0", tile);
   CHECK(floats(simulate(text_of(written), {ones}).outputs[0]) == std::vector<float>(1024, 2.f));
 }
 
 TEST_CASE("masking by select discards undefined elements, masking by 0 does not") {
   // B59
   CHECK(refusal(with_scratch(lower_lanes + splat("%zero", "0.0") + select("%r", "%x", "%zero")), {ones}) == "");
-  CHECK(refusal(with_scratch(lower_lanes + binary("%d", "arith.addf", "%x", "%x") + select("%v", "%d", "%u") + select("%r", "%v", "%x")), {ones}) == "");
+  CHECK(refusal(with_scratch(lower_lanes + binary("%d", "arith.addf", "%x", "%x") + select("%v", "%d", "%u") + select("%r", "%v", "%x")),
+                {ones}) == "");
   CHECK_THAT(refusal(with_scratch(splat("%zero", "0.0") + binary("%r", "arith.mulf", "%u", "%zero")), {ones}), Contains("operand %u"));
   // A select that keeps some: the first of those.
   const auto kept = with_scratch(lower_lanes + select("%v", "%x", "%u") + binary("%r", "arith.addf", "%v", "%v"));
   CHECK_THAT(refusal(kept, {ones}), Contains("operand %v, index (0, 64), is undefined"));
   // Stored, it is the output that is incomplete.
   const auto stored = with_scratch(lower_lanes + select("%r", "%x", "%u"));
-  CHECK_THAT(refusal(stored, {ones}), Contains("output window 0 %o0: index (0, 64) of the output (8, 128) was left undefined: it comes from scratch 0 %s0"));
+  CHECK_THAT(refusal(stored, {ones}),
+             Contains("output window 0 %o0: index (0, 64) of the output (8, 128) was left undefined: it comes from scratch 0 %s0"));
   sim::Options lenient;
   lenient.undefined_outputs = true;
   const auto out = simulate(text_of(stored), {ones}, lenient).outputs[0];
@@ -86,13 +92,13 @@ TEST_CASE("masking by select discards undefined elements, masking by 0 does not"
 }
 
 TEST_CASE("the mark of an undefined element goes with every move") {
-  // %v is defined in the lower lanes; each body puts them in order again after one move, so that %r is %x in some place only.
+  // %v is defined in the lower 64 lanes. The marks of %r, one letter per 32 lanes.
   const std::string v = lower_lanes + select("%v", "%x", "%u");
   const auto marks_after = [&](const std::string& body) {
     sim::Options lenient;
     lenient.undefined_outputs = true;
     const auto out = simulate(text_of(with_scratch(v + body)), {ones}, lenient).outputs[0];
-    std::string lanes, rows;
+    std::string lanes;
     for (std::size_t i = 0; i < 128; i += 32) lanes += out.defined.empty() || out.defined[i] ? 'd' : 'u';
     return lanes;
   };
@@ -106,13 +112,18 @@ TEST_CASE("the mark of an undefined element goes with every move") {
                     "%i = \"tpu.bitcast\"(%h) : (vector<8x128xbf16>) -> vector<4x128xi32>\n"
                     "%j = \"tpu.bitcast\"(%i) : (vector<4x128xi32>) -> vector<8x128xbf16>\n"
                     "%r = \"arith.extf\"(%j) : (vector<8x128xbf16>) -> " + V) == "dduu");
-  CHECK(marks_after("%a = \"vector.extract_strided_slice\"(%v) {offsets = [0, 32], sizes = [8, 64], strides = [1, 1]} : (" + V + ") -> vector<8x64xf32>\n"
-                    "%r = \"tpu.concatenate\"(%a, %a) {dimension = 1 : i32} : (vector<8x64xf32>, vector<8x64xf32>) -> " + V) == "dudu");
-  CHECK(marks_after("%a = \"vector.extract_strided_slice\"(%v) {offsets = [0, 64], sizes = [8, 1], strides = [1, 1]} : (" + V + ") -> vector<8x1xf32>\n"
-                    "%r = \"vector.broadcast\"(%a) : (vector<8x1xf32>) -> " + V) == "uuuu");
+  CHECK(marks_after("%a = \"vector.extract_strided_slice\"(%v) {offsets = [0, 32], sizes = [8, 64], strides = [1, 1]} : (" + V +
+                    ") -> vector<8x64xf32>\n"
+                    "%r = \"tpu.concatenate\"(%a, %a) {dimension = 1 : i32} : (vector<8x64xf32>, vector<8x64xf32>) -> " +
+                    V) == "dudu");
+  CHECK(marks_after("%a = \"vector.extract_strided_slice\"(%v) {offsets = [0, 64], sizes = [8, 1], strides = [1, 1]} : (" + V +
+                    ") -> vector<8x1xf32>\n"
+                    "%r = \"vector.broadcast\"(%a) : (vector<8x1xf32>) -> " +
+                    V) == "uuuu");
   CHECK(marks_after("%e = \"vector.extract\"(%v) {static_position = array<i64: 3, 127>} : (" + V + ") -> f32\n"
                     "%r = \"vector.broadcast\"(%e) : (f32) -> " + V) == "uuuu");
-  CHECK(marks_after("%r = \"tpu.dynamic_gather\"(%v, %lane) {dimensions = array<i32: 1>} : (" + V + ", vector<8x128xi32>) -> " + V) == "dduu");
+  CHECK(marks_after("%r = \"tpu.dynamic_gather\"(%v, %lane) {dimensions = array<i32: 1>} : (" + V + ", vector<8x128xi32>) -> " + V) ==
+        "dduu");
   CHECK(marks_after("%b = \"arith.bitcast\"(%v) : (" + V + ") -> vector<8x128xi32>\n"
                     "%r = \"arith.bitcast\"(%b) : (vector<8x128xi32>) -> " + V) == "dduu");
   CHECK(marks_after(store("%v", "%s0", tile) + load("%r", "%s0", tile)) == "dduu");
@@ -122,23 +133,29 @@ TEST_CASE("undefined elements are refused by whatever is no move") {
   const auto refused = [&](const std::string& body) { return refusal(with_scratch(body), {ones}); };
   const std::string result = "\n%r = \"arith.negf\"(%x) : (" + V + ") -> " + V;
   CHECK_THAT(refused("%r = \"arith.negf\"(%u) : (" + V + ") -> " + V), Contains("arith.negf"));
-  CHECK_THAT(refused("%m = \"arith.cmpf\"(%u, %x) {predicate = 1 : i64} : (" + V + ", " + V + ") -> vector<8x128xi1>" + result), Contains("arith.cmpf"));
-  CHECK_THAT(refused(splat("%n", "0.0", "8xf32") + "%q = \"vector.multi_reduction\"(%u, %n) {kind = #vector.kind<add>, reduction_dims = array<i64: 1>} : (" +
-                     V + ", vector<8xf32>) -> vector<8xf32>" + result),
+  CHECK_THAT(refused("%m = \"arith.cmpf\"(%u, %x) {predicate = 1 : i64} : (" + V + ", " + V + ") -> vector<8x128xi1>" + result),
+             Contains("arith.cmpf"));
+  CHECK_THAT(refused(splat("%n", "0.0", "8xf32") +
+                     "%q = \"vector.multi_reduction\"(%u, %n) {kind = #vector.kind<add>, reduction_dims = array<i64: 1>} : (" + V +
+                     ", vector<8xf32>) -> vector<8xf32>" + result),
              Contains("vector.multi_reduction"));
-  CHECK_THAT(refused(splat("%n", "0.0", "8x8xf32") +
-                     "%q = \"tpu.matmul\"(%x, %u, %n) {dimension_numbers = #tpu.dot_dimension_numbers<[1], [1], [0], [0], [0, 0, 1, 0], [], []>, "
-                     "transpose_lhs = false, transpose_lhs_hint = false, transpose_rhs = false} : (" + V + ", " + V + ", vector<8x8xf32>) -> vector<8x8xf32>" +
-                     result),
-             Contains("tpu.matmul"));
+  CHECK_THAT(
+      refused(splat("%n", "0.0", "8x8xf32") +
+              "%q = \"tpu.matmul\"(%x, %u, %n) {dimension_numbers = #tpu.dot_dimension_numbers<[1], [1], [0], [0], [0, 0, 1, 0], [], []>, "
+              "transpose_lhs = false, transpose_lhs_hint = false, transpose_rhs = false} : (" +
+              V + ", " + V + ", vector<8x8xf32>) -> vector<8x8xf32>" + result),
+      Contains("tpu.matmul"));
   const std::string scalar = "%e = \"vector.extract\"(%u) {static_position = array<i64: 0, 0>} : (" + V + ") -> f32\n"
                              "%i = \"arith.bitcast\"(%e) : (f32) -> i32\n";
-  CHECK_THAT(refused(scalar + "%j = \"arith.index_cast\"(%i) : (i32) -> index\n%q = \"vector.load\"(%a0, %j, %z) : (" + M + ", index, index) -> vector<1x128xf32>" +
-                     result),
+  CHECK_THAT(refused(scalar + "%j = \"arith.index_cast\"(%i) : (i32) -> index\n%q = \"vector.load\"(%a0, %j, %z) : (" + M +
+                     ", index, index) -> vector<1x128xf32>" + result),
              Contains("vector.load"));
-  CHECK_THAT(refused(scalar + "%b = \"arith.trunci\"(%i) : (i32) -> i1\n\"scf.if\"(%b) ({}, {}) : (i1) -> ()" + result), Contains("scf.if"));
-  CHECK_THAT(refused(scalar + "\"scf.for\"(%i, %i, %i) ({^bb0(%k: i32): \"scf.yield\"() : () -> ()}) : (i32, i32, i32) -> ()" + result), Contains("scf.for"));
-  CHECK_THAT(refused("%i = \"arith.bitcast\"(%u) : (" + V + ") -> vector<8x128xi32>\n%b = \"arith.trunci\"(%i) : (vector<8x128xi32>) -> vector<8x128xi1>\n" +
+  CHECK_THAT(refused(scalar + "%b = \"arith.trunci\"(%i) : (i32) -> i1\n\"scf.if\"(%b) ({}, {}) : (i1) -> ()" + result),
+             Contains("scf.if"));
+  CHECK_THAT(refused(scalar + "\"scf.for\"(%i, %i, %i) ({^bb0(%k: i32): \"scf.yield\"() : () -> ()}) : (i32, i32, i32) -> ()" + result),
+             Contains("scf.for"));
+  CHECK_THAT(refused("%i = \"arith.bitcast\"(%u) : (" + V +
+                     ") -> vector<8x128xi32>\n%b = \"arith.trunci\"(%i) : (vector<8x128xi32>) -> vector<8x128xi1>\n" +
                      "%r = \"arith.select\"(%b, %x, %x) : (vector<8x128xi1>, " + V + ", " + V + ") -> " + V),
              Contains("arith.select"));
 }
@@ -148,11 +165,13 @@ TEST_CASE("loads and stores out of bounds") {
     const std::string index = "%i = \"arith.constant\"() {value = " + std::to_string(place) + " : index} : () -> index\n";
     const std::string result = "\n%r = \"arith.negf\"(%x) : (" + V + ") -> " + V;
     if (op == "load") return index + "%q = \"vector.load\"(%a0, %i, %z) : (" + M + ", index, index) -> vector<2x128xf32>" + result;
-    return index + splat("%q", "0.0", "2x128xf32") + "\"vector.store\"(%q, %s0, %i, %z) : (vector<2x128xf32>, " + M + ", index, index) -> ()" + result;
+    return index + splat("%q", "0.0", "2x128xf32") + "\"vector.store\"(%q, %s0, %i, %z) : (vector<2x128xf32>, " + M +
+           ", index, index) -> ()" + result;
   };
   for (const char* op : {"load", "store"}) {
     CHECK(refusal(with_scratch(at(op, 6)), {ones}) == "");
-    CHECK_THAT(refusal(with_scratch(at(op, 7)), {ones}), Contains(std::string(op) + " out of bounds: ") && Contains("(8, 128) at index (7, 0), dim 0 reaches 8"));
+    CHECK_THAT(refusal(with_scratch(at(op, 7)), {ones}),
+               Contains(std::string(op) + " out of bounds: ") && Contains("(8, 128) at index (7, 0), dim 0 reaches 8"));
     CHECK_THAT(refusal(with_scratch(at(op, -1)), {ones}), Contains("dim 0 reaches -1"));
   }
   CHECK_THAT(refusal(with_scratch(at("store", 7)), {ones}), Contains("scratch 0 %s0"));
@@ -175,8 +194,9 @@ TEST_CASE("scalars in SMEM: bounds, and vectors stay out") {
 %j = "arith.index_cast"(%k) : (i32) -> index
 %b = "memref.load"(%p0, %j) : (memref<2xi32, #tpu.memory_space<smem>>, index) -> i32
 )";
-  CHECK_THAT(refusal(past, {i32_array({2}, {1, 0}), x}), Contains("memref.load at line") && Contains("block index of input window 0 %a0, grid step (1)") &&
-                                                           Contains("out of bounds: prefetched operand 0 %p0 (2) at index (2)"));
+  CHECK_THAT(refusal(past, {i32_array({2}, {1, 0}), x}), Contains("memref.load at line") &&
+                                                             Contains("block index of input window 0 %a0, grid step (1)") &&
+                                                             Contains("out of bounds: prefetched operand 0 %p0 (2) at index (2)"));
   auto vector_in_smem = k;
   vector_in_smem.body += "%q = \"vector.load\"(%p0, %z) : (memref<2xi32, #tpu.memory_space<smem>>, index) -> vector<2xi32>\n";
   CHECK_THAT(refusal(vector_in_smem, {i32_array({2}, {1, 0}), x}), Contains("vectors live in vmem, not in smem"));
@@ -198,14 +218,17 @@ TEST_CASE("undefined elements of an input array are what the caller says") {
   x.defined.assign(1024, 1);
   CHECK(refusal(op_kernel({tile}, tile, binary("%r", "arith.addf", "%x0", "%x0")), {x}) == "");
   x.defined[130] = 0;
-  CHECK_THAT(refusal(op_kernel({tile}, tile, binary("%r", "arith.addf", "%x0", "%x0")), {x}), Contains("index (1, 2), is undefined: it comes from input 0"));
+  CHECK_THAT(refusal(op_kernel({tile}, tile, binary("%r", "arith.addf", "%x0", "%x0")), {x}),
+             Contains("index (1, 2), is undefined: it comes from input 0"));
 }
 
 TEST_CASE("an output that is not written everywhere") {
   // B59: block 1 of 3 is skipped, by the grid or by the body.
   auto skipped = copy("2", "arbitrary", {"24x128xf32", "8x128", "%d, %c0"}, {"24x128xf32", "8x128", "%d, %c0"});
-  skipped.transform_body = "%two = \"arith.constant\"() {value = 2 : i32} : () -> i32\n%d = \"arith.muli\"(%g0, %two) : (i32, i32) -> i32\n";
-  CHECK_THAT(refusal(skipped, {counting({24, 128})}), Contains("index (8, 0) of the output (24, 128) was never written: its block (1, 0) was never visited"));
+  skipped.transform_body =
+      "%two = \"arith.constant\"() {value = 2 : i32} : () -> i32\n%d = \"arith.muli\"(%g0, %two) : (i32, i32) -> i32\n";
+  CHECK_THAT(refusal(skipped, {counting({24, 128})}),
+             Contains("index (8, 0) of the output (24, 128) was never written: its block (1, 0) was never visited"));
   auto whole = copy("3", "arbitrary", {"24x128xf32", "8x128", "%g0, %c0"}, {"24x128xf32", "8x128", "%g0, %c0"});
   CHECK(refusal(whole, {counting({24, 128})}) == "");
   auto unwritten = whole;
@@ -222,8 +245,8 @@ TEST_CASE("five rows of an eight-row block: the rest keeps its poison") {
   Kernel k;
   k.inputs = {{tile, "", ""}};
   k.outputs = {{tile, "", ""}};
-  k.body = "%x = \"vector.load\"(%a0, %z, %z) : (" + M + ", index, index) -> vector<5x128xf32>\n\"vector.store\"(%x, %o0, %z, %z) : (vector<5x128xf32>, " + M +
-           ", index, index) -> ()\n";
+  k.body = "%x = \"vector.load\"(%a0, %z, %z) : (" + M +
+           ", index, index) -> vector<5x128xf32>\n\"vector.store\"(%x, %o0, %z, %z) : (vector<5x128xf32>, " + M + ", index, index) -> ()\n";
   CHECK_THAT(refusal(k, {counting({8, 128})}), Contains("index (5, 0)"));
   sim::Options lenient;
   lenient.undefined_outputs = true;
@@ -237,7 +260,8 @@ TEST_CASE("five rows of an eight-row block: the rest keeps its poison") {
 TEST_CASE("an output block is visited in one run of steps") {
   auto k = copy("4", "arbitrary", {"16x128xf32", "8x128", "%m, %c0"}, {"16x128xf32", "8x128", "%m, %c0"});
   k.transform_body = "%two = \"arith.constant\"() {value = 2 : i32} : () -> i32\n%m = \"arith.remsi\"(%g0, %two) : (i32, i32) -> i32\n";
-  CHECK_THAT(refusal(k, {counting({16, 128})}), Contains("output window 0 %o0, grid step (2): block (0, 0) is visited again after another one"));
+  CHECK_THAT(refusal(k, {counting({16, 128})}),
+             Contains("output window 0 %o0, grid step (2): block (0, 0) is visited again after another one"));
   k.transform_body = "%two = \"arith.constant\"() {value = 2 : i32} : () -> i32\n%m = \"arith.divsi\"(%g0, %two) : (i32, i32) -> i32\n";
   CHECK(refusal(k, {counting({16, 128})}) == "");
 }
@@ -265,7 +289,8 @@ TEST_CASE("VMEM is counted before anything runs") {
   const std::vector<Array> arrays{x, x, x};
   const auto message = refusal(large("%g0, %c0", "// vmem_limit_bytes: 67108864\n"), arrays);
   CHECK_THAT(message, Contains("the kernel needs 65.00 MiB, the core has 63.94 MiB"));
-  CHECK_THAT(message, Contains("16.00 MiB  input window 0 %a0 (2048, 1024) (2 buffers of 8.00 MiB)\n") && Contains("\n  1.00 MiB  scratch 0 %s0 (256, 1024)"));
+  CHECK_THAT(message, Contains("16.00 MiB  input window 0 %a0 (2048, 1024) (2 buffers of 8.00 MiB)\n") &&
+                          Contains("\n  1.00 MiB  scratch 0 %s0 (256, 1024)"));
   CHECK(message.find("input window 0") < message.find("scratch 0"));
   // One window that stays has one buffer: 57 MiB, also under 0.90 * 64.
   CHECK(simulate(large("%c0, %c0", "// vmem_limit_bytes: 60397977\n"), arrays).vmem_bytes == 57 << 20);
@@ -279,7 +304,8 @@ TEST_CASE("VMEM is counted before anything runs") {
 TEST_CASE("the scoped limit by generation, buffers by mode, padding to tiles") {
   const auto k = [](const std::string& type, const std::string& mode) {
     const auto element = type.substr(type.rfind('x'));
-    Kernel kernel = copy("2", "arbitrary", {"4096x1024" + element, "2048x1024", "%g0, %c0", mode}, {"4096x1024" + element, "2048x1024", "%g0, %c0", mode});
+    Kernel kernel = copy("2", "arbitrary", {"4096x1024" + element, "2048x1024", "%g0, %c0", mode},
+                         {"4096x1024" + element, "2048x1024", "%g0, %c0", mode});
     const auto block = "2048x1024" + element;
     kernel.body = load("%x", "%a0", block) + store("%x", "%o0", block);
     return text_of(kernel);
@@ -303,11 +329,12 @@ TEST_CASE("the scoped limit by generation, buffers by mode, padding to tiles") {
 TEST_CASE("block shapes the compiler refuses") {
   // B61
   const auto blocks = [](const std::string& array, const std::string& block, const std::vector<std::int64_t>& shape) {
-    auto k = copy("1", "arbitrary", {array, block, rank_of(array) == 1 ? "%c0" : "%c0, %c0"}, {array, block, rank_of(array) == 1 ? "%c0" : "%c0, %c0"});
+    auto k = copy("1", "arbitrary", {array, block, rank_of(array) == 1 ? "%c0" : "%c0, %c0"},
+                  {array, block, rank_of(array) == 1 ? "%c0" : "%c0, %c0"});
     return refusal(k, {counting(shape)}, {sim::Target::tpu7x, 0, false, true});
   };
-  CHECK_THAT(blocks("16x256xf32", "16x96", {16, 256}),
-             Contains("input window 0 %a0: block (16, 96) of array (16, 256): the block rule wants a last dim that is a multiple of 128 or the array's 256"));
+  CHECK_THAT(blocks("16x256xf32", "16x96", {16, 256}), Contains("input window 0 %a0: block (16, 96) of array (16, 256): the block rule "
+                                                                "wants a last dim that is a multiple of 128 or the array's 256"));
   CHECK_THAT(blocks("16x256xf32", "4x256", {16, 256}), Contains("wants a second-minor dim that is a multiple of 8 or the array's 16"));
   CHECK(blocks("16x256xf32", "16x128", {16, 256}) == "");
   CHECK(blocks("16x96xf32", "8x96", {16, 96}) == "");
@@ -332,12 +359,15 @@ TEST_CASE("what the text says must fit together") {
   CHECK_THAT(with("scratch_operands = 0", "scratch_operands = 1"),
              Contains("takes 3 arguments; grid axes 1 + scalar_prefetch 0 + inputs 1 + outputs 1 + scratch 1 make 4"));
   CHECK_THAT(with("scalar_prefetch = 0", "scalar_prefetch = 1"), Contains("argument %a0 is a memref"));
-  CHECK_THAT(with("iteration_bounds = array<i64: 2>", "iteration_bounds = array<i64: 2, 2>"), Contains("dimension_semantics has 1 entries, the grid 2 axes"));
-  CHECK_THAT(with("window_bounds = array<i64: 8, 128>", "window_bounds = array<i64: 16, 128>"), Contains("window_bounds (16, 128) and the argument's"));
+  CHECK_THAT(with("iteration_bounds = array<i64: 2>", "iteration_bounds = array<i64: 2, 2>"),
+             Contains("dimension_semantics has 1 entries, the grid 2 axes"));
+  CHECK_THAT(with("window_bounds = array<i64: 8, 128>", "window_bounds = array<i64: 16, 128>"),
+             Contains("window_bounds (16, 128) and the argument's"));
   CHECK_THAT(with("transform_indices = @ta0", "transform_indices = @t"), Contains("no function @t"));
   CHECK_THAT(with(", tpu.core_type = #tpu.core_type<tc>", ""), Contains("no function has tpu.core_type"));
   CHECK_THAT(with("arbitrary", "core_parallel"), Contains("dimension semantics 'core_parallel'"));
-  CHECK_THAT(with("// call: (tensor<16x128xf32>)", "// call: (tensor<16x128xbf16>)"), Contains("operand 0 is a tensor<16x128xf32>, the text says tensor<16x128xbf16>"));
+  CHECK_THAT(with("// call: (tensor<16x128xf32>)", "// call: (tensor<16x128xbf16>)"),
+             Contains("operand 0 is a tensor<16x128xf32>, the text says tensor<16x128xbf16>"));
   CHECK_THAT(with("// call: ", "// "), Contains("kernel text needs a line like '// call:"));
   CHECK_THAT(refusal(text, {}), Contains("the kernel takes 1 arrays, not 0"));
   CHECK_THAT(refusal(text, {counting({16, 64})}), Contains("operand 0 is a tensor<16x64xf32>"));

@@ -20,11 +20,13 @@ constexpr float inf = std::numeric_limits<float>::infinity();
 const float nan_ = std::numeric_limits<float>::quiet_NaN();
 
 // The output of a kernel without a grid.
-Array evaluate(const std::vector<std::string>& types, const std::string& output, const std::string& body, const std::vector<Array>& inputs) {
+Array evaluate(const std::vector<std::string>& types, const std::string& output, const std::string& body,
+               const std::vector<Array>& inputs) {
   return simulate(op_kernel(types, output, body), inputs).outputs[0];
 }
 
-std::string refusal(const std::vector<std::string>& types, const std::string& output, const std::string& body, const std::vector<Array>& inputs) {
+std::string refusal(const std::vector<std::string>& types, const std::string& output, const std::string& body,
+                    const std::vector<Array>& inputs) {
   return error_of([&] { evaluate(types, output, body, inputs); });
 }
 
@@ -41,7 +43,8 @@ std::string call(const std::string& op, const std::string& in, const std::string
     names += ", %x1";
     types += ", " + types;
   }
-  return "%r = \"" + op + "\"(" + names + ")" + (attributes.empty() ? "" : " {" + attributes + "}") + " : (" + types + ") -> " + vector(out);
+  return "%r = \"" + op + "\"(" + names + ")" + (attributes.empty() ? "" : " {" + attributes + "}") + " : (" + types + ") -> " +
+         vector(out);
 }
 
 Words unary(const std::string& op, const Array& x, const std::string& attributes = "") {
@@ -68,8 +71,8 @@ Words compare(const std::string& op, int predicate, const Array& x, const Array&
   const auto n = x.data.size();
   const auto in = row_type(n, x.element == Element::f32 ? "f32" : "i32"), out = row_type(n, "i32"), mask = row_type(n, "i1");
   return evaluate({in, in}, out,
-                  "%m = \"" + op + "\"(%x0, %x1) {predicate = " + std::to_string(predicate) + " : i64} : (" + vector(in) + ", " + vector(in) + ") -> " +
-                      vector(mask) + "\n%r = \"arith.extui\"(%m) : (" + vector(mask) + ") -> " + vector(out),
+                  "%m = \"" + op + "\"(%x0, %x1) {predicate = " + std::to_string(predicate) + " : i64} : (" + vector(in) + ", " +
+                      vector(in) + ") -> " + vector(mask) + "\n%r = \"arith.extui\"(%m) : (" + vector(mask) + ") -> " + vector(out),
                   {x, y})
       .data;
 }
@@ -138,7 +141,8 @@ TEST_CASE("compares") {
 TEST_CASE("select by a mask and by a scalar") {
   const std::string v = vector("1x2xf32"), m = vector("1x2xi1"), i = vector("1x2xi32");
   CHECK(evaluate({"1x2xi32", "1x2xf32", "1x2xf32"}, "1x2xf32",
-                 "%m = \"arith.trunci\"(%x0) : (" + i + ") -> " + m + "\n%r = \"arith.select\"(%m, %x1, %x2) : (" + m + ", " + v + ", " + v + ") -> " + v,
+                 "%m = \"arith.trunci\"(%x0) : (" + i + ") -> " + m + "\n%r = \"arith.select\"(%m, %x1, %x2) : (" + m + ", " + v + ", " +
+                     v + ") -> " + v,
                  {row_i32({1, 2}), row({1, 2}), row({3, 4})})
             .data == words({1.f, 4.f}));
   for (bool first : {true, false})
@@ -157,7 +161,8 @@ TEST_CASE("casts") {
   // Ties to even, overflow to infinity, subnormals to zero, one NaN.
   CHECK(cast("arith.truncf", "f32", "bf16", row_bits({0x3f808000u, 0x3f818000u, 0x3f808001u, 0x7f7fffffu, 1, 0x80400000u, 0xff800001u})) ==
         Words{0x3f80, 0x3f82, 0x3f81, 0x7f80, 0, 0x8000, 0x7fc0});
-  CHECK(cast("arith.extf", "bf16", "f32", bits_array(Element::bf16, {1, 3}, {0x3f81, 0x8001, 0x7fc0})) == Words{0x3f810000u, 0x80010000u, 0x7fc00000u});
+  CHECK(cast("arith.extf", "bf16", "f32", bits_array(Element::bf16, {1, 3}, {0x3f81, 0x8001, 0x7fc0})) ==
+        Words{0x3f810000u, 0x80010000u, 0x7fc00000u});
   CHECK(cast("arith.bitcast", "f32", "i32", row({1})) == Words{0x3f800000u});
   CHECK(cast("arith.bitcast", "i32", "f32", row_i32({0x40000000})) == words({2.f}));
   CHECK(cast("arith.sitofp", "i32", "f32", row_i32({-3, 16777217, INT32_MIN})) == words({-3.f, 16777216.f, -0x1p31f}));
@@ -195,7 +200,9 @@ TEST_CASE("tpu.bitcast between 16 and 32 bits: the even row is the low half") {
 
 TEST_CASE("constants") {
   const auto splat = [](const std::string& literal, const std::string& type) {
-    return evaluate({}, type, "%r = \"arith.constant\"() {value = dense<" + literal + "> : " + vector(type) + "} : () -> " + vector(type), {}).data;
+    return evaluate({}, type, "%r = \"arith.constant\"() {value = dense<" + literal + "> : " + vector(type) + "} : () -> " + vector(type),
+                    {})
+        .data;
   };
   CHECK(splat("0xFF800000", "1x2xf32") == words({-inf, -inf}));
   CHECK(splat("-1.500000e+00", "1x2xf32") == words({-1.5f, -1.5f}));
@@ -217,13 +224,14 @@ TEST_CASE("iota counts along one dim, or row-major along several") {
 
 TEST_CASE("moves between shapes") {
   const auto x = counting({2, 3}), y = counting({1, 3}, 10), cube = counting({2, 2, 3});
-  const auto moved = [](const std::string& op, const std::string& in, const std::string& out, const Array& a, const std::string& attributes) {
-    return floats(evaluate({in}, out, call(op, in, out, 1, attributes), {a}));
-  };
+  const auto moved = [](const std::string& op, const std::string& in, const std::string& out, const Array& a,
+                        const std::string& attributes) { return floats(evaluate({in}, out, call(op, in, out, 1, attributes), {a})); };
   using F = std::vector<float>;
   CHECK(moved("tpu.transpose", "2x3xf32", "3x2xf32", x, "permutation = array<i64: 1, 0>") == F{0, 3, 1, 4, 2, 5});
-  CHECK(moved("tpu.transpose", "2x2x3xf32", "2x3x2xf32", cube, "permutation = array<i64: 0, 2, 1>") == F{0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11});
-  CHECK(moved("tpu.transpose", "2x2x3xf32", "3x2x2xf32", cube, "permutation = array<i64: 2, 0, 1>") == F{0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11});
+  CHECK(moved("tpu.transpose", "2x2x3xf32", "2x3x2xf32", cube, "permutation = array<i64: 0, 2, 1>") ==
+        F{0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11});
+  CHECK(moved("tpu.transpose", "2x2x3xf32", "3x2x2xf32", cube, "permutation = array<i64: 2, 0, 1>") ==
+        F{0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11});
   CHECK(moved("vector.broadcast", "1x3xf32", "2x3xf32", y, "") == F{10, 11, 12, 10, 11, 12});
   CHECK(moved("vector.broadcast", "2x1xf32", "2x3xf32", counting({2, 1}), "") == F{0, 0, 0, 1, 1, 1});
   CHECK(moved("vector.broadcast", "2x3xf32", "2x2x3xf32", x, "") == F{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
@@ -232,9 +240,10 @@ TEST_CASE("moves between shapes") {
   CHECK(moved("vector.extract", "2x3xf32", "3xf32", x, "static_position = array<i64: 1>") == F{3, 4, 5});
   CHECK_THAT(refusal({"2x3xf32"}, "3x3xf32", call("vector.broadcast", "2x3xf32", "3x3xf32", 1), {x}), Contains("cannot stretch"));
   CHECK_THAT(refusal({"2x3xf32"}, "2x2xf32", call("vector.shape_cast", "2x3xf32", "2x2xf32", 1), {x}), Contains("sizes differ"));
-  CHECK_THAT(refusal({"2x3xf32"}, "1x3xf32",
-                     call("vector.extract_strided_slice", "2x3xf32", "1x3xf32", 1, "offsets = [2, 0], sizes = [1, 3], strides = [1, 1]"), {x}),
-             Contains("rows 2..2 in dim 0 of vector<2x3xf32> are out of bounds"));
+  CHECK_THAT(
+      refusal({"2x3xf32"}, "1x3xf32",
+              call("vector.extract_strided_slice", "2x3xf32", "1x3xf32", 1, "offsets = [2, 0], sizes = [1, 3], strides = [1, 1]"), {x}),
+      Contains("rows 2..2 in dim 0 of vector<2x3xf32> are out of bounds"));
   CHECK_THAT(refusal({"2x3xf32"}, "3x2xf32", call("tpu.transpose", "2x3xf32", "3x2xf32", 1, "permutation = array<i64: 1, 1>"), {x}),
              Contains("is no permutation"));
 }
@@ -248,19 +257,23 @@ TEST_CASE("a scalar out of a vector and back") {
 
 TEST_CASE("concatenate along rows and along lanes") {
   const auto body = [](const std::string& out, int dim) {
-    return "%r = \"tpu.concatenate\"(%x0, %x1) {dimension = " + std::to_string(dim) + " : i32} : (vector<2x2xf32>, vector<2x2xf32>) -> " + vector(out);
+    return "%r = \"tpu.concatenate\"(%x0, %x1) {dimension = " + std::to_string(dim) + " : i32} : (vector<2x2xf32>, vector<2x2xf32>) -> " +
+           vector(out);
   };
   const auto x = counting({2, 2}), y = counting({2, 2}, 10);
   CHECK(floats(evaluate({"2x2xf32", "2x2xf32"}, "4x2xf32", body("4x2xf32", 0), {x, y})) == std::vector<float>{0, 1, 2, 3, 10, 11, 12, 13});
   CHECK(floats(evaluate({"2x2xf32", "2x2xf32"}, "2x4xf32", body("2x4xf32", 1), {x, y})) == std::vector<float>{0, 1, 10, 11, 2, 3, 12, 13});
-  CHECK_THAT(refusal({"2x2xf32", "2x2xf32"}, "2x5xf32", body("2x5xf32", 1), {x, y}), Contains("the parts have 4 rows along dim 1, the result 5"));
+  CHECK_THAT(refusal({"2x2xf32", "2x2xf32"}, "2x5xf32", body("2x5xf32", 1), {x, y}),
+             Contains("the parts have 4 rows along dim 1, the result 5"));
 }
 
 TEST_CASE("dynamic_rotate moves element i to i + amount") {
   const auto rotate = [](int dim, int amount) {
     return floats(evaluate({"2x3xf32"}, "2x3xf32",
-                           "%n = \"arith.constant\"() {value = " + std::to_string(amount) + " : i32} : () -> i32\n%r = \"tpu.dynamic_rotate\"(%x0, %n) "
-                               "{dimension = " + std::to_string(dim) + " : si32} : (vector<2x3xf32>, i32) -> vector<2x3xf32>",
+                           "%n = \"arith.constant\"() {value = " + std::to_string(amount) +
+                               " : i32} : () -> i32\n%r = \"tpu.dynamic_rotate\"(%x0, %n) "
+                               "{dimension = " +
+                               std::to_string(dim) + " : si32} : (vector<2x3xf32>, i32) -> vector<2x3xf32>",
                            {counting({2, 3})}));
   };
   CHECK(rotate(1, 1) == std::vector<float>{2, 0, 1, 5, 3, 4});
@@ -284,11 +297,12 @@ TEST_CASE("dynamic_gather takes indices along one dim") {
 
 namespace {
 
-Words reduce(const std::string& kind, const std::string& in, const std::string& out, const std::string& dims, const std::string& neutral, const Array& x) {
+Words reduce(const std::string& kind, const std::string& in, const std::string& out, const std::string& dims, const std::string& neutral,
+             const Array& x) {
   return evaluate({in}, out,
                   "%c = \"arith.constant\"() {value = dense<" + neutral + "> : " + vector(out) + "} : () -> " + vector(out) +
-                      "\n%r = \"vector.multi_reduction\"(%x0, %c) {kind = #vector.kind<" + kind + ">, reduction_dims = array<i64: " + dims + ">} : (" +
-                      vector(in) + ", " + vector(out) + ") -> " + vector(out),
+                      "\n%r = \"vector.multi_reduction\"(%x0, %c) {kind = #vector.kind<" + kind + ">, reduction_dims = array<i64: " + dims +
+                      ">} : (" + vector(in) + ", " + vector(out) + ") -> " + vector(out),
                   {x})
       .data;
 }
@@ -321,25 +335,37 @@ TEST_CASE("other reductions") {
   CHECK(reduce("add", "1x3xi32", "1xi32", "1", "0", row_i32({5, -2, 9})) == words({12}));
   CHECK(reduce("maxsi", "1x3xi32", "1xi32", "1", "-2147483648", row_i32({-5, -2, -9})) == words({-2}));
   CHECK(reduce("minsi", "1x3xi32", "1xi32", "1", "2147483647", row_i32({5, 2, 9})) == words({2}));
-  CHECK_THAT(error_of([] { reduce("mul", "1x3xf32", "1xf32", "1", "1.0", row({1, 2, 3})); }), Contains("'mul' of vector<1x3xf32> is not simulated"));
+  CHECK_THAT(error_of([] {
+               reduce("mul", "1x3xf32", "1xf32", "1", "1.0", row({1, 2, 3}));
+             }),
+             Contains("'mul' of vector<1x3xf32> is not simulated"));
 }
 
 TEST_CASE("fma by way of double is the fused one, flushes included") {
   const sim::FlushSubnormals flush;
   std::mt19937 random(1);
   const auto any = [&] { return std::bit_cast<float>(static_cast<std::uint32_t>(random())); };
-  const auto near = [&](int exponent) { return std::ldexp(1.0f + static_cast<float>(random() % 0x800000) * 0x1p-23f, exponent) * (random() % 2 ? 1.f : -1.f); };
-  long differing = 0;
+  const auto near = [&](int exponent) {
+    return std::ldexp(1.0f + static_cast<float>(random() % 0x800000) * 0x1p-23f, exponent) * (random() % 2 ? 1.f : -1.f);
+  };
+  long differing = 0, halfway = 0;
   for (int i = 0; i < 400000; i++) {
     float a = any(), b = any(), c = any();
     if (i % 4 == 1) a = near(0), b = near(0), c = near(-24 + static_cast<int>(random() % 49));
     if (i % 4 == 2) a = near(-63), b = near(-63 + static_cast<int>(random() % 3)), c = near(-126 + static_cast<int>(random() % 3));
     if (i % 4 == 3) a = near(64), b = near(63), c = near(127);
+    // (1 + m 2^-23) (1 - m 2^-23) 2^-24 is half a last place of c, less something that double does not hold.
+    if (i % 16 == 0) {
+      const float m = static_cast<float>(1 + random() % 300) * 0x1p-23f;
+      a = 1 + m, b = (1 - m) * (random() % 2 ? 0x1p-24f : -0x1p-24f), c = near(0);
+    }
+    halfway += (std::bit_cast<std::uint64_t>(static_cast<double>(a) * b + c) & 0x1fffffffu) == 0x10000000u;
     volatile float va = a, vb = b, vc = c;
     const float fused = std::fma(va, vb, vc), emulated = sim::fma_by_double(a, b, c);
     if (fused != fused ? emulated == emulated : bits(fused) != bits(emulated)) differing++;
   }
   CHECK(differing == 0);
+  CHECK(halfway > 100);
   volatile float half = 0.5f;
   CHECK(bits(sim::fma_by_double(tiny, half, 0)) == 0);
   // The check can fail: two roundings are not one.
@@ -349,10 +375,12 @@ TEST_CASE("fma by way of double is the fused one, flushes included") {
 namespace {
 
 // acc + a . b with these dimension numbers; K of the left operand etc. are in the types.
-std::string matmul(const std::string& a, const std::string& b, const std::string& c, const std::string& numbers, const std::string& precision) {
+std::string matmul(const std::string& a, const std::string& b, const std::string& c, const std::string& numbers,
+                   const std::string& precision) {
   return "%r = \"tpu.matmul\"(%x0, %x1, %x2) {dimension_numbers = #tpu.dot_dimension_numbers<" + numbers + ">" +
          (precision.empty() ? "" : ", precision = #tpu.contract_precision<" + precision + ">") +
-         ", transpose_lhs = false, transpose_lhs_hint = false, transpose_rhs = false} : (" + vector(a) + ", " + vector(b) + ", " + vector(c) + ") -> " + vector(c);
+         ", transpose_lhs = false, transpose_lhs_hint = false, transpose_rhs = false} : (" + vector(a) + ", " + vector(b) + ", " +
+         vector(c) + ") -> " + vector(c);
 }
 
 const std::string nn = "[1], [0], [0], [1], [0, 0, 1, 1], [], []", nt = "[1], [1], [0], [0], [0, 0, 1, 0], [], []",
@@ -380,8 +408,8 @@ TEST_CASE("matmul: precision, the order of the chain, the accumulator") {
   // The accumulator is added last: 1 + (2^24 - 2^24), not (1 + 2^24) - 2^24.
   CHECK(product("1x2xf32", "2x1xf32", s, nn, "fp32", {row({0x1p24f, -0x1p24f}), f32_array({2, 1}, {1, 1}), one(1)}).data == words({1.f}));
   // Fused: (1 + 2^-12)^2 - 1 - 2^-11 keeps its last bit.
-  CHECK(product("1x2xf32", "2x1xf32", s, nn, "fp32", {row({-1 - 0x1p-11f, 1 + 0x1p-12f}), f32_array({2, 1}, {1, 1 + 0x1p-12f}), one(0)}).data ==
-        words({0x1p-24f}));
+  CHECK(product("1x2xf32", "2x1xf32", s, nn, "fp32", {row({-1 - 0x1p-11f, 1 + 0x1p-12f}), f32_array({2, 1}, {1, 1 + 0x1p-12f}), one(0)})
+            .data == words({0x1p-24f}));
   // A chain may flush to -0; with acc = +0 the result is +0, with -0 it is the chain's.
   CHECK(product(s, s, s, nn, "fp32", {one(-tiny), one(0.5f), one(0)}).data == words({0.f}));
   CHECK(product(s, s, s, nn, "fp32", {one(-tiny), one(0.5f), one(-0.f)}).data == words({-0.f}));
@@ -425,9 +453,12 @@ TEST_CASE("loads and stores of parts, masked, strided, at computed places") {
 %i = "arith.constant"() {value = 2 : i32} : () -> i32
 %two = "arith.index_cast"(%i) : (i32) -> index
 )" + load("%x", "%a0", "4x4xf32") +
-           store("%x", "%o0", "4x4xf32") + R"(%p = "vector.load"(%a0, %two, %one) : ()" + memref("4x4xf32") + R"(, index, index) -> vector<1x2xf32>
-"vector.store"(%p, %o0, %z, %two) : (vector<1x2xf32>, )" + memref("4x4xf32") + R"(, index, index) -> ()
-%s = "tpu.strided_load"(%a0, %one, %z) {strides = array<i32: 2, 1>} : ()" + memref("4x4xf32") + R"(, index, index) -> vector<2x4xf32>
+           store("%x", "%o0", "4x4xf32") + R"(%p = "vector.load"(%a0, %two, %one) : ()" + memref("4x4xf32") +
+           R"(, index, index) -> vector<1x2xf32>
+"vector.store"(%p, %o0, %z, %two) : (vector<1x2xf32>, )" +
+           memref("4x4xf32") + R"(, index, index) -> ()
+%s = "tpu.strided_load"(%a0, %one, %z) {strides = array<i32: 2, 1>} : ()" +
+           memref("4x4xf32") + R"(, index, index) -> vector<2x4xf32>
 %t = "tpu.iota"() {dimensions = array<i32: 1>} : () -> vector<2x4xi32>
 %c = "arith.constant"() {value = dense<2> : vector<2x4xi32>} : () -> vector<2x4xi32>
 %m = "arith.cmpi"(%t, %c) {predicate = 2 : i64} : (vector<2x4xi32>, vector<2x4xi32>) -> vector<2x4xi1>
@@ -474,12 +505,20 @@ TEST_CASE("promises are checked, unknown things refused") {
   };
   CHECK(multiple(3) == "");
   CHECK_THAT(multiple(8), Contains("6 is no multiple of 8"));
-  CHECK_THAT(scalar(six + "\"scf.for\"(%c, %c, %c) ({ ^bb0(%i: i32): \"scf.yield\"() : () -> () }) : (i32, i32, i32) -> ()"), Contains(""));
+  const auto loop = [&](int step) {
+    return scalar(six + "%s = \"arith.constant\"() {value = " + std::to_string(step) +
+                  " : i32} : () -> i32\n\"scf.for\"(%c, %c, %s) ({ ^bb0(%i: i32): \"scf.yield\"() : () -> () }) : (i32, i32, i32) -> ()");
+  };
+  CHECK(loop(1) == "");
+  CHECK_THAT(loop(0), Contains("a step of 0: it must be positive"));
   CHECK_THAT(scalar("%q = \"math.tanh\"(%x0) : (vector<1x2xf32>) -> vector<1x2xf32> loc(\"squash\")"),
              Contains("math.tanh at line 7 (\"squash\"): this op is not simulated"));
-  CHECK_THAT(scalar("%q = \"arith.negf\"(%x0) {fast = true} : (vector<1x2xf32>) -> vector<1x2xf32>"), Contains("attribute 'fast' is not known here"));
-  CHECK_THAT(scalar("%q = \"arith.addf\"(%x0, %x0) {fastmath = #arith.fastmath<fast>} : (vector<1x2xf32>, vector<1x2xf32>) -> vector<1x2xf32>"),
-             Contains("fastmath<fast>"));
-  CHECK_THAT(scalar("%q = \"arith.addf\"(%x0, %x0) : (vector<1x2xf32>, vector<1x2xf32>) -> vector<1x3xf32>"), Contains("must have one type"));
+  CHECK_THAT(scalar("%q = \"arith.negf\"(%x0) {fast = true} : (vector<1x2xf32>) -> vector<1x2xf32>"),
+             Contains("attribute 'fast' is not known here"));
+  CHECK_THAT(
+      scalar("%q = \"arith.addf\"(%x0, %x0) {fastmath = #arith.fastmath<fast>} : (vector<1x2xf32>, vector<1x2xf32>) -> vector<1x2xf32>"),
+      Contains("fastmath<fast>"));
+  CHECK_THAT(scalar("%q = \"arith.addf\"(%x0, %x0) : (vector<1x2xf32>, vector<1x2xf32>) -> vector<1x3xf32>"),
+             Contains("must have one type"));
   CHECK_THAT(scalar("%q = \"tpu.transpose\"(%x0) : (vector<1x2xf32>) -> vector<2x1xf32>"), Contains("attribute 'permutation' is missing"));
 }

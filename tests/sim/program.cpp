@@ -59,7 +59,8 @@ std::string program(const Parts& p) {
          "  func.func public @main(%a0: tensor<4x8x128xf32>) -> (tensor<4096xf32>, tensor<32x128xf32>) {\n"
          "    %0 = stablehlo.reshape %a0 : (tensor<4x8x128xf32>) -> tensor<32x128xf32>\n"
          "    %r = stablehlo.custom_call @tpu_custom_call(%0) {api_version = 1 : i32, kernel_name = \"kernel\", operand_layouts = [dense<" +
-         p.layouts + "> : tensor<2xindex>], result_layouts = [dense<[1, 0]> : tensor<2xindex>]" + p.more_attributes + ", backend_config = \"" + config +
+         p.layouts + "> : tensor<2xindex>], result_layouts = [dense<[1, 0]> : tensor<2xindex>]" + p.more_attributes +
+         ", backend_config = \"" + config +
          "\"} : (tensor<32x128xf32>) -> tensor<32x128xf32> loc(\"kernel\")\n"
          "    %1 = stablehlo.reshape %r : (tensor<32x128xf32>) -> tensor<4096xf32>\n"
          "    return %1, %0 : tensor<4096xf32>, tensor<32x128xf32>\n  }\n}\n";
@@ -95,11 +96,11 @@ TEST_CASE("several results, one alone among them, and a second call on a first o
                              "\\22, \\22serialization_format\\22: 1, \\22needs_layout_passes\\22: true}}";
   const std::string layout = "dense<[1, 0]> : tensor<2xindex>", t = "tensor<32x128xf32>";
   const auto call = [&](const std::string& operand) {
-    return "stablehlo.custom_call @tpu_custom_call(" + operand + ") {operand_layouts = [" + layout + "], result_layouts = [" + layout + ", " + layout +
-           "], backend_config = \"" + config + "\"} : (" + t + ") -> (" + t + ", " + t + ")\n";
+    return "stablehlo.custom_call @tpu_custom_call(" + operand + ") {operand_layouts = [" + layout + "], result_layouts = [" + layout +
+           ", " + layout + "], backend_config = \"" + config + "\"} : (" + t + ") -> (" + t + ", " + t + ")\n";
   };
-  const auto r = simulate("func.func public @main(%x: " + t + ") -> (" + t + ", " + t + ") {\n%a:2 = " + call("%x") + "%b:2 = " + call("%a#0") +
-                              "return %b#0, %a#1 : " + t + ", " + t + "\n}\n",
+  const auto r = simulate("func.func public @main(%x: " + t + ") -> (" + t + ", " + t + ") {\n%a:2 = " + call("%x") +
+                              "%b:2 = " + call("%a#0") + "return %b#0, %a#1 : " + t + ", " + t + "\n}\n",
                           {counting({32, 128})});
   CHECK(r.outputs[0].data == counting({32, 128}, 0, 4).data);
   CHECK(r.outputs[1].data == counting({32, 128}).data);
@@ -109,8 +110,9 @@ TEST_CASE("several results, one alone among them, and a second call on a first o
 TEST_CASE("the VMEM limit of the call") {
   const auto body = stable(text_of(doubling("%g0, %c0")));
   const auto limited = [&](int bytes) {
-    return refusal(program({body, "\\22", ", 'scoped_memory_configs': [{'memory_space': 1, 'offset': 0, 'size': " + std::to_string(bytes) + "}]"}),
-                   {counting({4, 8, 128})});
+    return refusal(
+        program({body, "\\22", ", 'scoped_memory_configs': [{'memory_space': 1, 'offset': 0, 'size': " + std::to_string(bytes) + "}]"}),
+        {counting({4, 8, 128})});
   };
   CHECK(limited(16384) == "");
   CHECK_THAT(limited(16383), Contains("VMEM: the windows need 0.02 MiB, the scoped limit is 0.02 MiB"));
@@ -131,7 +133,8 @@ TEST_CASE("an output that shares its memory with an input") {
   const auto early_result = simulate(racing, {x}).outputs[0], late_result = simulate(racing, {x}, late).outputs[0];
   CHECK(early_result.data != late_result.data);
   // Blocks the kernel does not write keep the input's content, and a block may be visited again.
-  Kernel k = doubling("%m, %c0", "%two = \"arith.constant\"() {value = 2 : i32} : () -> i32\n%m = \"arith.remsi\"(%g0, %two) : (i32, i32) -> i32\n");
+  Kernel k = doubling("%m, %c0",
+                      "%two = \"arith.constant\"() {value = 2 : i32} : () -> i32\n%m = \"arith.remsi\"(%g0, %two) : (i32, i32) -> i32\n");
   k.outputs[0].index = "%m, %c0";
   const auto twice = floats(simulate(program({stable(text_of(k)), "\\22", "", alias}), {x}, late).outputs[0]);
   CHECK(twice[5] == 4 * 5.f);
@@ -146,18 +149,22 @@ TEST_CASE("programs the compiler or the runtime would not take") {
   CHECK_THAT(refusal(program({text_of(doubling("%g0, %c0"))}), {x}), Contains("Missing or invalid version attribute"));
   CHECK_THAT(refusal(program({"ML\xefR"}), {x}), Contains("bytecode"));
   CHECK_THAT(refusal(program({body, "\\22", "", "", "2"}), {x}), Contains("Unsupported serialization format: 2"));
-  CHECK_THAT(refusal(program({body, "\\22", "", "", "1", "[0, 1]"}), {x}), Contains("line 4 of the program: entry 0 of operand_layouts is not row-major"));
+  CHECK_THAT(refusal(program({body, "\\22", "", "", "1", "[0, 1]"}), {x}),
+             Contains("line 4 of the program: entry 0 of operand_layouts is not row-major"));
   const auto with = [&](const std::string& from, const std::string& to) {
     auto text = program({body});
     replace_all(text, from, to);
     return refusal(text, {x});
   };
   CHECK_THAT(with("operand_layouts", "other_layouts"), Contains("line 4 of the program: the custom call needs operand_layouts"));
-  CHECK_THAT(with("stablehlo.reshape %a0", "stablehlo.negate %a0"), Contains("line 3 of the program: stablehlo.negate: this op is not simulated"));
-  CHECK_THAT(with("-> tensor<4096xf32>\n", "-> tensor<4097xf32>\n"), Contains("line 5 of the program: cannot reshape tensor<32x128xf32> to tensor<4097xf32>"));
+  CHECK_THAT(with("stablehlo.reshape %a0", "stablehlo.negate %a0"),
+             Contains("line 3 of the program: stablehlo.negate: this op is not simulated"));
+  CHECK_THAT(with("-> tensor<4096xf32>\n", "-> tensor<4097xf32>\n"),
+             Contains("line 5 of the program: cannot reshape tensor<32x128xf32> to tensor<4097xf32>"));
   CHECK_THAT(with("tpu_custom_call(%0)", "tpu_custom_call(%7)"), Contains("line 4 of the program: %7 is not defined"));
   CHECK_THAT(with("\\22body\\22: \\22", "\\22body\\22: \\22?"), Contains("corrupt base64"));
   CHECK_THAT(with("needs_layout_passes\\22: true", "needs_layout_passes\\22: false"), Contains("needs_layout_passes must be true"));
-  CHECK_THAT(refusal(program({body}), {counting({4, 8, 127})}), Contains("argument 0 (%a0) is a tensor<4x8x127xf32>, the text says tensor<4x8x128xf32>"));
+  CHECK_THAT(refusal(program({body}), {counting({4, 8, 127})}),
+             Contains("argument 0 (%a0) is a tensor<4x8x127xf32>, the text says tensor<4x8x128xf32>"));
   CHECK_THAT(refusal(program({body}), {x, x}), Contains("@main takes 1 arrays, not 2"));
 }

@@ -1,4 +1,4 @@
-// The simulator behind one function that is compiled once (library/simulate.cpp), arrays by hand, and the frame of small kernels.
+// Arrays by hand, the simulator, and the frame of small kernels.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -7,14 +7,16 @@
 #include <vector>
 
 #include <gdn/error.hpp>
-#include <gdn/sim/api.hpp>
+#include <gdn/sim.hpp>
 
 namespace gdn::test {
 
 using sim::Array;
 using sim::Element;
 
-sim::Result simulate(std::string_view text, std::vector<Array> inputs, const sim::Options& options = {});
+inline sim::Result simulate(std::string_view text, std::vector<Array> inputs, const sim::Options& options = {}) {
+  return sim::run(text, std::move(inputs), options);
+}
 
 inline std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 
@@ -80,13 +82,13 @@ inline std::string repeated(const std::string& word, std::int64_t n) {
 
 // Loads and stores of whole refs; %z is the index 0.
 inline std::string load(const std::string& to, const std::string& ref, const std::string& type) {
-  return to + " = \"vector.load\"(" + ref + repeated("%z", rank_of(type)) + ") : (" + memref(type) + repeated("index", rank_of(type)) + ") -> " +
-         vector(type) + "\n";
+  return to + " = \"vector.load\"(" + ref + repeated("%z", rank_of(type)) + ") : (" + memref(type) + repeated("index", rank_of(type)) +
+         ") -> " + vector(type) + "\n";
 }
 inline std::string store(const std::string& value, const std::string& ref, const std::string& type) {
-  return "\"tpu.vector_store\"(" + value + ", " + ref + repeated("%z", rank_of(type)) + ") {add = false, operandSegmentSizes = array<i32: 1, 1, " +
-         std::to_string(rank_of(type)) + ", 0>, strides = array<i32>} : (" + vector(type) + ", " + memref(type) +
-         repeated("index", rank_of(type)) + ") -> ()\n";
+  return "\"tpu.vector_store\"(" + value + ", " + ref + repeated("%z", rank_of(type)) +
+         ") {add = false, operandSegmentSizes = array<i32: 1, 1, " + std::to_string(rank_of(type)) + ", 0>, strides = array<i32>} : (" +
+         vector(type) + ", " + memref(type) + repeated("index", rank_of(type)) + ") -> ()\n";
 }
 
 // An array and how it is cut; `index` are the results of its transform of grid ids %g0, %g1, ..
@@ -142,9 +144,9 @@ inline std::string text_of(const Kernel& k) {
       params.push_back("{transform_indices = @" + name + ", window_bounds = array<i64: " + list + ">" +
                        (w.mode.empty() ? "" : ", pipeline_mode = #tpu.pipeline_mode<" + w.mode + ">") + "}");
       const auto ids = "(i32" + repeated("i32", rank_of(w.array) - 1) + ")";
-      transforms += "\"func.func\"() ({\n^bb0(" + joined(outer) + "):\n%c0 = \"arith.constant\"() {value = 0 : i32} : () -> i32\n" + k.transform_body +
-                    "\"func.return\"(" + w.index + ") : " + ids + " -> ()\n}) {function_type = (" + joined(outer_types) + ") -> " + ids +
-                    ", sym_name = \"" + name + "\"} : () -> ()\n";
+      transforms += "\"func.func\"() ({\n^bb0(" + joined(outer) + "):\n%c0 = \"arith.constant\"() {value = 0 : i32} : () -> i32\n" +
+                    k.transform_body + "\"func.return\"(" + w.index + ") : " + ids + " -> ()\n}) {function_type = (" + joined(outer_types) +
+                    ") -> " + ids + ", sym_name = \"" + name + "\"} : () -> ()\n";
     }
   };
   add(k.inputs, "a");
@@ -155,10 +157,10 @@ inline std::string text_of(const Kernel& k) {
   }
   std::vector<std::string> semantics;
   for (auto& s : k.semantics) semantics.push_back("#tpu.dimension_semantics<" + s + ">");
-  std::string out = k.comments + "// call: (" + joined(operands) + ") -> (" + joined(results) + ")\nmodule {\n\"func.func\"() ({\n^bb0(" + joined(all) +
-                    "):\n%z = \"arith.constant\"() {value = 0 : index} : () -> index\n" + k.body +
-                    "\"func.return\"() : () -> ()\n}) {dimension_semantics = [" + joined(semantics) + "], function_type = (" + joined(types) +
-                    ") -> (), ";
+  std::string out = k.comments + "// call: (" + joined(operands) + ") -> (" + joined(results) + ")\nmodule {\n\"func.func\"() ({\n^bb0(" +
+                    joined(all) + "):\n%z = \"arith.constant\"() {value = 0 : index} : () -> index\n" + k.body +
+                    "\"func.return\"() : () -> ()\n}) {dimension_semantics = [" + joined(semantics) + "], function_type = (" +
+                    joined(types) + ") -> (), ";
   if (grid) out += "iteration_bounds = array<i64: " + joined(k.bounds) + ">, window_params = [" + joined(params) + "], ";
   return out + "scalar_prefetch = " + std::to_string(k.prefetch.size()) + " : i64, scratch_operands = " + std::to_string(k.scratch.size()) +
          " : i64, sym_name = \"kernel\", tpu.core_type = #tpu.core_type<tc>} : () -> ()\n" + (grid ? transforms : "") + "}\n";

@@ -8,7 +8,8 @@
 namespace gdn::checks {
 
 template <class T, int Rank> void shape(const char* call, const char* name, const View<T, Rank>& v, const Sizes<Rank>& expected) {
-  require(v.shape == expected, call, ": ", name, " has shape ", written(v.shape), "; expected ", written(expected));
+  if (v.shape == expected) return;
+  throw Error(text(call, ": ", name, " has shape ", written(v.shape), "; expected ", written(expected)));
 }
 template <class T, int Rank> void optional_shape(const char* call, const char* name, const View<T, Rank>& v, const Sizes<Rank>& expected) {
   if (v) shape(call, name, v, expected);

@@ -47,7 +47,7 @@ inline DocumentPlan plan_documents(const View<const i32, 2>& ids, int batch, int
     };
     for (int t = 0; t < padded; t++) {
       i32 w = document[t] << document_shift;
-      for (int d = 0; d < taps; d++)
+      for (int d = 0; d < std::max(taps, 1); d++)
         if (valid[t] && seen(t, d)) w |= 1 << d;
       p.word.push_back(w);
     }

@@ -42,7 +42,7 @@ template <class Act> struct CoreArrays {
   Residuals residuals;
 };
 struct CoreOptions {
-  std::optional<f32> scale;    // of q; default K^-0.5
+  std::optional<f32> scale = {};  // of q; default K^-0.5
   bool use_qk_norm = false;    // l2norm of q and k first
 };
 
@@ -64,7 +64,7 @@ template <class Act> struct LayerArrays {
 struct LayerOptions {
   int key_heads = 0;           // Hk; Hv is the width of `a`
   bool use_qk_norm = true;
-  std::optional<f32> scale;
+  std::optional<f32> scale = {};
 };
 
 namespace detail {
@@ -119,6 +119,16 @@ template <class M, class C, class F> void with_documents(const DocumentRefs<M, C
   else f(OneDocument{});
 }
 
+template <bool Outputs, class C, class K, class V, class M, class Act> CoreRefs<M, C, K, V> bind_core(Binding<M>& b, const CoreArrays<Act>& x) {
+  CoreRefs<M, C, K, V> r;
+  if constexpr (Outputs) r.q = b.template ref<f32, C, K>(b.array("q", Use::in, x.q), Place::tokens, Use::in, Domain::key_head);
+  r.k = b.template ref<f32, C, K>(b.array("k", Use::in, x.k), Place::tokens, Use::in, Domain::key_head);
+  r.v = b.template ref<f32, C, V>(b.array("v", Use::in, x.v), Place::tokens, Use::in, Domain::value_head);
+  r.g = b.template ref<f32, C, One>(b.array("g", Use::in, x.g), Place::tokens, Use::in, Domain::value_head);
+  r.beta = b.template ref<f32, C, One>(b.array("beta", Use::in, x.beta), Place::tokens, Use::in, Domain::value_head);
+  return r;
+}
+
 template <class G, bool Outputs, class Act> struct CoreCall {
   using C = typename G::chunk;
   using K = typename G::key;
@@ -137,11 +147,7 @@ template <class G, bool Outputs, class Act> struct CoreCall {
   template <class M> Refs<M> bind(M& m) const {
     Binding<M> b{m};
     Refs<M> r;
-    if constexpr (Outputs) r.core.q = b.template ref<f32, C, K>(b.array("q", Use::in, x.q), Place::tokens, Use::in, Domain::key_head);
-    r.core.k = b.template ref<f32, C, K>(b.array("k", Use::in, x.k), Place::tokens, Use::in, Domain::key_head);
-    r.core.v = b.template ref<f32, C, V>(b.array("v", Use::in, x.v), Place::tokens, Use::in, Domain::value_head);
-    r.core.g = b.template ref<f32, C, One>(b.array("g", Use::in, x.g), Place::tokens, Use::in, Domain::value_head);
-    r.core.beta = b.template ref<f32, C, One>(b.array("beta", Use::in, x.beta), Place::tokens, Use::in, Domain::value_head);
+    r.core = bind_core<Outputs, C, K, V>(b, x);
     r.documents = bind_documents<M, C>(b, plan);
     r.core.forward = bind_forward<M, C, K, V>(b, x.out, x.initial, x.final, x.residual, x.residuals);
     return r;
@@ -151,6 +157,18 @@ template <class G, bool Outputs, class Act> struct CoreCall {
                    [&](const auto& documents) { core_forward_head<P, Outputs>(m, documents, r.core, options); });
   }
 };
+
+template <class M> int bind_bias(Binding<M>& b, const View<const f32, 1>& bias) {
+  if (!bias) return -1;
+  return b.array("conv_bias", Use::in, View<const f32, 2>(bias.data, {1, bias.shape[0]}, {0, bias.strides[0]}));
+}
+// The gates' inputs of a layer: a, b, A_log, dt_bias.
+template <class C, class M, class Refs, class Arrays> void bind_gates(Binding<M>& b, const Arrays& x, Refs& r) {
+  r.a = b.template ref<f32, C, One>(b.array("a", Use::in, x.a), Place::tokens, Use::in, Domain::value_head);
+  r.b = b.template ref<f32, C, One>(b.array("b", Use::in, x.b), Place::tokens, Use::in, Domain::value_head);
+  r.A_log = b.template ref<f32, One, One>(b.array("A_log", Use::in, x.A_log), Place::per_head, Use::in, Domain::value_head);
+  r.dt_bias = b.template ref<f32, One, One>(b.array("dt_bias", Use::in, x.dt_bias), Place::per_head, Use::in, Domain::value_head);
+}
 
 template <class G, bool Outputs, class Act> struct LayerCall {
   using C = typename G::chunk;
@@ -172,9 +190,7 @@ template <class G, bool Outputs, class Act> struct LayerCall {
     Binding<M> b{m};
     Refs<M> r;
     const int qkv = b.array("qkv", Use::in, x.qkv), weights = b.array("conv_weights", Use::in, x.conv_weights);
-    View<const f32, 2> bias_row;
-    if (x.conv_bias) bias_row = {x.conv_bias.data, {1, x.conv_bias.shape[0]}, {0, x.conv_bias.strides[0]}};
-    const int bias = b.array("conv_bias", Use::in, bias_row);
+    const int bias = bind_bias(b, x.conv_bias);
     const int from = b.array("conv_initial", Use::in, x.conv_initial), to = b.array("conv_final", Use::out, x.conv_final);
     auto conv = [&]<class W>(ConvRefs<M, C, W, T>& c, const char* tail, Domain domain, int column) {
       using Edge = typename ConvRefs<M, C, W, T>::Edge;
@@ -189,10 +205,7 @@ template <class G, bool Outputs, class Act> struct LayerCall {
     if (Outputs || x.conv_final) conv(r.layer.q, "q_tail", Domain::key_head, 0);
     conv(r.layer.k, "k_tail", Domain::key_head, key_columns);
     conv(r.layer.v, "v_tail", Domain::value_head, 2 * key_columns);
-    r.layer.a = b.template ref<f32, C, One>(b.array("a", Use::in, x.a), Place::tokens, Use::in, Domain::value_head);
-    r.layer.b = b.template ref<f32, C, One>(b.array("b", Use::in, x.b), Place::tokens, Use::in, Domain::value_head);
-    r.layer.A_log = b.template ref<f32, One, One>(b.array("A_log", Use::in, x.A_log), Place::per_head, Use::in, Domain::value_head);
-    r.layer.dt_bias = b.template ref<f32, One, One>(b.array("dt_bias", Use::in, x.dt_bias), Place::per_head, Use::in, Domain::value_head);
+    bind_gates<C>(b, x, r.layer);
     if (x.conv_final) {
       const View<const i32, 2> edge = view(plan.edge.data(), {extent.batch, T::size});
       r.layer.edge_plan = b.template ref<i32, One, One>(b.array("conv_plan", Use::in, edge), Place::scalars, Use::in, Domain::token);
@@ -235,9 +248,8 @@ void check_residuals(const char* call, const View<Act, 4>& residual, const Resid
   checks::optional_shape(call, "residual", residual, {B, T, H, V});
 }
 
-template <class G, bool Outputs, class Machine, class Act>
-void core(const char* call, Machine& machine, const CoreArrays<Act>& x, const CoreOptions& o) {
-  constexpr int C = G::chunk::size, K = G::key::size, V = G::value::size;
+template <class G, bool Outputs, class Act> void check_core(const char* call, const CoreArrays<Act>& x) {
+  constexpr int K = G::key::size, V = G::value::size;
   checks::given(call, "k", static_cast<bool>(x.k));
   checks::given(call, "v", static_cast<bool>(x.v));
   checks::given(call, "beta", static_cast<bool>(x.beta));
@@ -265,17 +277,26 @@ void core(const char* call, Machine& machine, const CoreArrays<Act>& x, const Co
                                       checks::span_of("final", x.final, true), checks::span_of("t_inv", x.residuals.t_inv, true),
                                       checks::span_of("chunk_states", x.residuals.chunk_states, true), checks::span_of("residual", x.residual, true)},
                      [](std::string_view o, std::string_view i) { return (o == "out" && i == "v") || (o == "final" && i == "initial"); });
+}
+inline QueryOptions query_options(const std::optional<f32>& scale, bool normalise, int K) {
+  return {scale.value_or(1.f / std::sqrt(static_cast<f32>(K))), normalise};
+}
+
+template <class G, bool Outputs, class Machine, class Act>
+void core(const char* call, Machine& machine, const CoreArrays<Act>& x, const CoreOptions& o) {
+  check_core<G, Outputs>(call, x);
+  constexpr int C = G::chunk::size;
+  const std::int64_t B = x.k.shape[0], T = x.k.shape[1], Hk = x.k.shape[2], H = x.v.shape[2];
   machine.check_data([&] { checks::no_growth(call, x.g); });
   if (T == 0 || B == 0) return pass_on(x.initial, x.final);
   CoreCall<G, Outputs, Act> c{call, x, {static_cast<int>(B), static_cast<int>(T), C, static_cast<int>(Hk), static_cast<int>(H)},
-                              {o.scale.value_or(1.f / std::sqrt(static_cast<f32>(K))), o.use_qk_norm}, {}};
+                              query_options(o.scale, o.use_qk_norm, G::key::size), {}};
   if (x.ids || T % C) c.plan = plan_documents(x.ids, c.extent.batch, c.extent.tokens, C, 0, static_cast<bool>(x.initial), tail_rows);
   machine.run(c);
 }
 
-template <class G, bool Outputs, class Machine, class Act>
-void layer(const char* call, Machine& machine, const LayerArrays<Act>& x, const LayerOptions& o) {
-  constexpr int C = G::chunk::size, K = G::key::size, V = G::value::size, W = G::taps::size;
+template <class G, bool Outputs, class Act> void check_layer(const char* call, const LayerArrays<Act>& x, const LayerOptions& o) {
+  constexpr int K = G::key::size, V = G::value::size, W = G::taps::size;
   checks::given(call, "qkv", static_cast<bool>(x.qkv));
   checks::given(call, "b", static_cast<bool>(x.b));
   checks::given(call, "a", static_cast<bool>(x.a));
@@ -309,12 +330,19 @@ void layer(const char* call, Machine& machine, const LayerArrays<Act>& x, const 
                      [](std::string_view o, std::string_view i) {
                        return (o == "conv_final" && i == "conv_initial") || (o == "final" && i == "initial");
                      });
+}
+
+template <class G, bool Outputs, class Machine, class Act>
+void layer(const char* call, Machine& machine, const LayerArrays<Act>& x, const LayerOptions& o) {
+  check_layer<G, Outputs>(call, x, o);
+  constexpr int C = G::chunk::size, W = G::taps::size;
+  const std::int64_t B = x.qkv.shape[0], T = x.qkv.shape[1], Hk = o.key_heads, H = x.a.shape[2];
   if (T == 0 || B == 0) {
     pass_on(x.initial, x.final);
     return pass_on(x.conv_initial, x.conv_final);
   }
   LayerCall<G, Outputs, Act> c{call, x, {static_cast<int>(B), static_cast<int>(T), C, static_cast<int>(Hk), static_cast<int>(H)},
-                               {o.scale.value_or(1.f / std::sqrt(static_cast<f32>(K))), o.use_qk_norm}, {}};
+                               query_options(o.scale, o.use_qk_norm, G::key::size), {}};
   c.plan = plan_documents(x.ids, c.extent.batch, c.extent.tokens, C, W, x.initial || x.conv_initial, tail_rows);
   if (!x.ids && T % C == 0) c.plan.word.clear();
   machine.run(c);

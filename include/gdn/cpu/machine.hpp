@@ -4,6 +4,7 @@
 #include <gdn/cpu/environment.hpp>
 #include <gdn/cpu/reduce.hpp>
 #include <gdn/cpu/threads.hpp>
+#include <gdn/cpu/token_step.hpp>
 #include <gdn/cpu/value.hpp>
 #include <gdn/ops.hpp>
 #include <gdn/portable/math.hpp>
@@ -178,6 +179,16 @@ class Machine {
   // ---- overrides of composites; tests compare them with their definitions bit for bit
   template <class A> static handle invert_diagonal_blocks(const A& N) { return solved_blocks(N.h); }
   template <Precision P, int S, class A> static handle merge_blocks(const A& N, const A& M) { return merged(P, S, N.h, M.h); }
+  template <class D, class X, class G, class S> handle token_step(const D& document, const X& x, const G& decay, const S& state) const {
+    bool valid = true, begins = false;
+    if constexpr (requires { document.word; }) {
+      const i32 word = std::bit_cast<i32>(*document.word.h.data());
+      valid = word & D::is_valid;
+      begins = word & D::begins;
+    }
+    const TokenStep step{.q = x.keys.q.h.data(), .k = x.keys.k.h.data(), .v = x.v.h.data(), .decay = *decay.h.data(), .beta = *x.beta.h.data()};
+    return token_step(step, valid, begins, state.from.id, state.to.id);
+  }
 
  private:
   static constexpr int panel = 16;
@@ -239,6 +250,7 @@ class Machine {
   static handle summed(const handle& x, const std::int32_t* ids);
   static handle solved_blocks(const handle& N);
   static handle merged(Precision p, int S, const handle& N, const handle& M);
+  handle token_step(TokenStep step, bool valid, bool begins, int from, int to) const;
 
   struct Window {
     const AnyView* array;
@@ -268,6 +280,7 @@ inline Position*& position() {
 
 template <class F> auto Machine::per_key_head(F f) {
   using Result = decltype(f());
+  if (extent.value_heads == extent.key_heads) return f();
   Position& at = *position();
   const std::size_t i = at.next_shared++;
   if (at.part == 0) {
@@ -539,6 +552,40 @@ inline Handle Machine::summed(const Handle& x, const std::int32_t* ids) {
         cpu::store(to, F(0.f) - cpu::load(outer.data() + i * outer.pitch() + c));
       }
   }
+  return out;
+}
+
+// The state is read where it lies and written where it goes: in place if it is carried.
+[[gnu::noinline]] inline Handle Machine::token_step(TokenStep step, bool valid, bool begins, int from, int to) const {
+  const RefInfo& r = refs_[static_cast<std::size_t>(to)];
+  const auto at = [&](int ref) -> Handle& {
+    return position()->carried[static_cast<std::size_t>(ref * extent.ratio() + (r.domain == Domain::value_head ? position()->part : 0))];
+  };
+  Handle out = Handle::fresh(1, r.cols);
+  if (!valid) {
+    fill(out, 0.f);
+    if (from != to) store(to, load(from));
+    return out;
+  }
+  const bool carried = r.place == Place::carried;
+  Handle before;
+  if (begins) fill(before = Handle::fresh(1, r.cols), 0.f);
+  else if (from != to || !carried || !at(to).own_data()) before = load(from);
+  const Window w = carried ? Window{} : window(r);
+  Handle after;
+  if (carried && at(to).own_data()) after = at(to);
+  else if (carried || w.column != 1) after = Handle::fresh(r.rows, r.cols);
+  step.rows = r.rows;
+  step.columns = r.cols;
+  step.to = after ? after.data() : static_cast<float*>(w.array->data) + w.offset;
+  step.to_row = after ? after.pitch() : w.row;
+  step.from = before ? before.data() : step.to;
+  step.from_row = begins ? 0 : before ? before.pitch() : step.to_row;
+  if (before && !begins && refs_[static_cast<std::size_t>(from)].place == Place::sequence)  // of the next head: it mostly follows in memory
+    step.next = step.from + arrays_[static_cast<std::size_t>(refs_[static_cast<std::size_t>(from)].array)].strides[1];
+  step.out = out.data();
+  cpu::token_step(step);
+  if (after) store(to, after);
   return out;
 }
 

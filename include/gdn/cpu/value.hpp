@@ -71,6 +71,14 @@ class Handle {
     h.v_->source_pitch = pitch;
     return h;
   }
+  // The memory, where nobody else holds it and nothing is made of it: it may be written again. Else null.
+  float* own_data() const {
+    const bool alone = v_->uses == 1 && v_->storage.unique() && v_->data && !v_->source;
+    for (auto& side : v_->packed)
+      for (const Packed& p : side)
+        if (p) return nullptr;
+    return alone ? v_->data : nullptr;
+  }
   // Part of the rows, or the same memory in another shape.
   Handle part(int row, int rows, int columns, long pitch) const {
     Handle h = make(rows, columns);

@@ -21,24 +21,30 @@ template <Precision P, TileLike X> X as_operand(const X& x) {
   else return x;
 }
 
+// q or k of a chunk, as the rule reads it.
+template <Precision P, class D, class M, class C, class K>
+Tile<M, f32, C, K> prepared_key(const D& documents, const Ref<M, f32, C, K>& r, f32 scale, bool normalise) {
+  auto t = valid_rows(documents, load(r));
+  if (normalise) return as_operand<P>(l2_normalised(t, scale));
+  return scale == 1.f ? t : t * scale;
+}
+template <Precision P, bool Outputs, class D, class M, class C, class K, class V>
+ForwardInputs<M, C, K, V> core_inputs(M& m, const D& documents, const CoreRefs<M, C, K, V>& x, const QueryOptions& options) {
+  auto keys = m.per_key_head([&] {
+    auto k = prepared_key<P>(documents, x.k, 1.f, options.normalise);
+    if constexpr (Outputs) return Keys<M, C, K>{prepared_key<P>(documents, x.q, options.scale, options.normalise), k};
+    else return Keys<M, C, K>{k, k};
+  });
+  auto v = valid_rows(documents, load(x.v));
+  auto beta = valid_rows(documents, load(x.beta));
+  // No decay: zeros made of beta, because sums of them within documents are values of a head, too.
+  auto g = x.g ? valid_rows(documents, load(x.g)) : map([](auto b) { return max(min(b, 0.f), 0.f); }, beta);
+  return {keys, v, g, beta};
+}
+
 template <Precision P, bool Outputs, class D, class M, class C, class K, class V>
 void core_forward_head(M& m, const D& documents, const CoreRefs<M, C, K, V>& x, const QueryOptions& options) {
-  auto prepared = [&](const Ref<M, f32, C, K>& r, f32 scale) {
-    auto t = valid_rows(documents, load(r));
-    if (options.normalise) return as_operand<P>(l2_normalised(t, scale));
-    return scale == 1.f ? t : t * scale;
-  };
-  forward_head<P, Outputs>(m, documents, x.forward, [&] {
-    auto keys = m.per_key_head([&] {
-      auto k = prepared(x.k, 1.f);
-      if constexpr (Outputs) return Keys<M, C, K>{prepared(x.q, options.scale), k};
-      else return Keys<M, C, K>{k, k};
-    });
-    auto v = valid_rows(documents, load(x.v));
-    auto beta = valid_rows(documents, load(x.beta));
-    auto g = x.g ? valid_rows(documents, load(x.g)) : zeros_like(beta);
-    return ForwardInputs<M, C, K, V>{keys, v, g, beta};
-  });
+  forward_head<P, Outputs>(m, documents, x.forward, [&] { return core_inputs<P, Outputs>(m, documents, x, options); });
 }
 
 }  // namespace gdn

@@ -34,22 +34,34 @@ Tile<M, f32, C, W> conv_silu(const D& documents, const ConvRefs<M, C, W, T>& r, 
   return silu(short_conv(documents, x, tail, load(r.weights), load(r.bias)));
 }
 
+// The gates of a head that has a, b, A_log and dt_bias; 0 on padding.
+template <class D, class Refs> auto decay_of(const D& documents, const Refs& x) {
+  return valid_rows(documents, decay_gate(valid_rows(documents, load(x.a)), load(x.A_log), load(x.dt_bias)));
+}
+template <class D, class Refs> auto beta_of(const D& documents, const Refs& x) {
+  return valid_rows(documents, sigmoid(valid_rows(documents, load(x.b))));
+}
+
+// conv(r): a q, k or v of the head behind its convolution.
+template <Precision P, bool Outputs, class D, class M, class Refs, class Conv>
+auto layer_inputs(M& m, const D& documents, const Refs& x, const QueryOptions& options, Conv conv) {
+  auto normalised = [&](const auto& y, f32 scale) { return as_operand<P>(options.normalise ? l2_normalised(y, scale) : y * scale); };
+  auto keys = m.per_key_head([&] {
+    auto k = normalised(conv(x.k), 1.f);
+    using Pair = Keys<M, typename decltype(k)::rows, typename decltype(k)::cols>;
+    if constexpr (!Outputs)
+      if (!x.q.state) return Pair{k, k};
+    return Pair{normalised(conv(x.q), options.scale), k};
+  });
+  auto v = as_operand<P>(conv(x.v));
+  return ForwardInputs<M, typename decltype(v)::rows, typename decltype(keys.k)::cols, typename decltype(v)::cols>{
+      keys, v, decay_of(documents, x), beta_of(documents, x)};
+}
+
 template <Precision P, bool Outputs, class D, class M, class C, class K, class V, class T>
 void layer_forward_head(M& m, const D& documents, const LayerRefs<M, C, K, V, T>& x, const QueryOptions& options) {
-  auto normalised = [&](const Tile<M, f32, C, K>& y, f32 scale) {
-    return as_operand<P>(options.normalise ? l2_normalised(y, scale) : y * scale);
-  };
   forward_head<P, Outputs>(m, documents, x.forward, [&] {
-    auto keys = m.per_key_head([&] {
-      auto k = normalised(conv_silu(documents, x.k, x.edge_plan), 1.f);
-      if (!Outputs && !x.q.state) return Keys<M, C, K>{k, k};
-      auto q = conv_silu(documents, x.q, x.edge_plan);
-      return Keys<M, C, K>{normalised(q, options.scale), k};
-    });
-    auto v = as_operand<P>(conv_silu(documents, x.v, x.edge_plan));
-    auto g = valid_rows(documents, decay_gate(valid_rows(documents, load(x.a)), load(x.A_log), load(x.dt_bias)));
-    auto beta = valid_rows(documents, sigmoid(valid_rows(documents, load(x.b))));
-    return ForwardInputs<M, C, K, V>{keys, v, g, beta};
+    return layer_inputs<P, Outputs>(m, documents, x, options, [&](const auto& r) { return conv_silu(documents, r, x.edge_plan); });
   });
 }
 

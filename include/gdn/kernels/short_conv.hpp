@@ -11,14 +11,15 @@ namespace gdn {
 inline constexpr f32 l2_epsilon = 1e-6f;
 inline constexpr int tail_rows = 8;  // one vector register high, so that tail and chunk join without moves on the TPU
 
-template <class D, class M, class C, class W, class T, class... Bias>
-Tile<M, f32, C, W> short_conv(const D& documents, const Tile<M, f32, C, W>& x, const Tile<M, f32, Row<tail_rows>, W>& tail,
+template <class D, class M, class C, class W, class T, int Tail, class... Bias>
+Tile<M, f32, C, W> short_conv(const D& documents, const Tile<M, f32, C, W>& x, const Tile<M, f32, Row<Tail>, W>& tail,
                               const Tile<M, f32, T, W>& weights, const Bias&... bias) {
   static_assert(T::size >= 2 && T::size <= tail_rows, "short_conv: 2 to 8 taps");
+  static_assert(Tail >= T::size - 1, "short_conv: the tail must hold taps - 1 rows");
   auto history = concat_rows(tail, x);
   auto tap = [&](auto j) {
     constexpr int distance = T::size - 1 - j;
-    auto earlier = retyped<Tile<M, f32, C, W>>(rows<tail_rows - distance, C::size>(history));
+    auto earlier = retyped<Tile<M, f32, C, W>>(rows<Tail - distance, C::size>(history));
     return rows_that_see<distance>(documents, earlier * row<j>(weights));
   };
   auto z = tap(std::integral_constant<int, 0>{});

@@ -50,10 +50,8 @@ class Lifted : Lowering {
       case Place::edge_rows: {
         std::vector<int> in;
         for (int h = 0; h < H; h++) {
-          const At at = lanes(r, h * r.cols, delay);
-          std::vector<int> index = zeros(at.window->block.size());
-          index.back() = b.index(at.lane);
-          in.push_back(reshape(load(at.window->value, index, {r.rows, r.cols}, r.element, static_cast<int>(index.size())), {1, r.rows, r.cols}, r.element));
+          auto [window, index] = lanes(r, h * r.cols, delay);
+          in.push_back(reshape(load(window->value, index, {r.rows, r.cols}, r.element, static_cast<int>(index.size())), {1, r.rows, r.cols}, r.element));
         }
         return concat(in, 0, all, r.element);
       }
@@ -73,10 +71,13 @@ class Lifted : Lowering {
       default: throw Error(text(p.name, ": ", r.name, " cannot be read as a tile"));
     }
   }
-  At lanes(const RefInfo& r, int column, int delay) {
-    if (r.place == Place::tokens) return tokens_window(r, column, r.cols, delay);
-    if (r.place == Place::weights) return row_window(r, column, r.cols, {r.rows}, {{}}, delay);
-    return row_window(r, column, r.cols, {1, r.rows}, {{Index::batch}, {}}, delay);
+  // The window and index of a head's columns.
+  std::pair<const Window*, std::vector<int>> lanes(const RefInfo& r, int column, int delay) {
+    if (r.place == Place::edge_rows) return {&edge_window(r), {b.index(0), b.index(0), edge_lane(r, column)}};
+    const At at = r.place == Place::tokens ? tokens_window(r, column, r.cols, delay) : row_window(r, column, r.cols, {r.rows}, {{}}, delay);
+    std::vector<int> index = zeros(at.window->block.size());
+    index.back() = b.index(at.lane);
+    return {at.window, index};
   }
   // A row [rows, H of the array] with the step's first head in lane 0 of 128.
   int to_lanes(int v, int rows, Element e) {
@@ -103,6 +104,17 @@ class Lifted : Lowering {
     v = reshape(slice(v, {0, 0}, {s.heads_per_step, x.chunk}, e), {s.heads_per_step, x.chunk, 1}, e);
     return r.element == e ? v : b.op("arith.truncf", {v}, "", vector_type({s.heads_per_step, x.chunk, 1}, r.element));
   }
+  void write_columns(const RefInfo& r, int v) {  // [H, C, 1] -> [C, H]
+    require(blocks() == 1, "heads_per_step is ", s.heads_per_step, ": ", p.arrays[r.array].name, " is written for all heads of a token at once; take all heads in one step");
+    const int H = heads_in_step(r.domain), rows = (r.rows + 7) / 8 * 8;
+    require(H <= 128, p.name, ": ", H, " heads; expected at most 128");
+    v = reshape(v, {H, r.rows}, r.element);
+    if (rows > r.rows) v = concat({v, b.splat({H, rows - r.rows}, r.element, 0)}, 1, {H, rows}, r.element);
+    if (H < 128) v = concat({v, b.splat({128 - H, rows}, r.element, 0)}, 0, {128, rows}, r.element);
+    v = transpose(v, {1, 0}, {rows, 128}, r.element);
+    const Window& w = gates_window(r, 0);
+    store(w.value, zeros(w.block.size()), slice(v, {0, 0}, {r.rows, H}, r.element), {r.rows, H}, r.element);
+  }
   int column_of_row(int v, int n, Element e) {  // [1, n] -> [1, n, 1]
     v = transpose(broadcast(v, {8, n}, e), {1, 0}, {n, 8}, e);
     return reshape(slice(v, {0, 0}, {n, 1}, e), {1, n, 1}, e);
@@ -111,12 +123,13 @@ class Lifted : Lowering {
     const int H = heads_in_step(r.domain);
     const Shape all{H, r.rows, r.cols}, one{r.rows, r.cols};
     switch (r.place) {
-      case Place::tokens: case Place::edge_rows:
+      case Place::tokens:
+        if (r.cols == 1) return write_columns(r, v);
+        [[fallthrough]];
+      case Place::edge_rows:
         for (int h = 0; h < H; h++) {
-          const At at = lanes(r, h * r.cols, 0);
-          std::vector<int> index = zeros(at.window->block.size());
-          index.back() = b.index(at.lane);
-          store(at.window->value, index, reshape(slice(v, {h, 0, 0}, {1, r.rows, r.cols}, r.element), one, r.element), one, r.element);
+          auto [window, index] = lanes(r, h * r.cols, 0);
+          store(window->value, index, reshape(slice(v, {h, 0, 0}, {1, r.rows, r.cols}, r.element), one, r.element), one, r.element);
         }
         break;
       case Place::chunk_state: store(chunk_state_window(r, 0).value, zeros(5), v, all, r.element); break;
@@ -163,9 +176,10 @@ class Lifted : Lowering {
     const int memory = scratch({H, total, r.cols}, Element::f32);
     b.when(is_planned_chunk(n, 0), [&] {
       store(memory, zeros(3), history, {H, total, r.cols}, Element::f32);
+      const auto plan = planned(n);
       for (int h = 0; h < H; h++) {
-        const At at = lanes(r, h * r.cols, 0);
-        store(at.window->value, {b.index(0), b.index(0), b.index(at.lane)}, planned_rows(n, memory, b.index(h), r.cols), {r.rows, r.cols}, r.element);
+        auto [window, index] = lanes(r, h * r.cols, 0);
+        store(window->value, index, planned_rows(n, plan, memory, b.index(h), r.cols), {r.rows, r.cols}, r.element);
       }
     });
   }

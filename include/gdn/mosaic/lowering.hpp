@@ -104,6 +104,23 @@ class Lowering {
     index.push_back({Index::block, part / w, r.first_column / w + column / w});
     return {&window(r.array, leading, index, delay, r.use), column % w};
   }
+  // Rows at the edge of a sequence: one window for all blocks of heads, so that blocks of an output meet in it.
+  const Window& edge_window(const RefInfo& r) {
+    return window(r.array, {1, r.rows, row_width(r.array)}, {{Index::batch}, {}, {}}, 0, r.use);
+  }
+  // Lane of column `column` + 128 `blocks_of_lanes` (an i32 value, or -1) of the step's part of such a row.
+  int edge_lane(const RefInfo& r, int column, int blocks_of_lanes = -1) {
+    if (blocks() == 1 && blocks_of_lanes < 0) return b.index(r.first_column + column);
+    int lane = b.i32(r.first_column + column);
+    if (blocks() > 1) {
+      const int part = heads_in_step(r.domain) * r.cols;
+      require(part % 128 == 0, "heads_per_step is ", s.heads_per_step, ": blocks of ", part, " columns of ", p.arrays[r.array].name,
+              " are no multiple of 128 lanes; take all heads in one step");
+      lane = b.op("arith.addi", {lane, b.op("arith.muli", {block_index, b.i32(part)}, "", "i32")}, "", "i32");
+    }
+    if (blocks_of_lanes >= 0) lane = b.op("arith.addi", {lane, b.op("arith.muli", {blocks_of_lanes, b.i32(128)}, "", "i32")}, "", "i32");
+    return b.as_index(b.op("tpu.assume_multiple", {lane}, "multiple = 128 : i32", "i32"));
+  }
   At tokens_window(const RefInfo& r, int column, int n, int delay) {
     if (x.chunk == 1) return row_window(r, column, n, {1, 1, 1}, {{Index::batch}, {Index::chunk}, {}}, delay);
     return row_window(r, column, n, {1, x.chunk}, {{Index::batch}, {Index::chunk}}, delay);
@@ -197,16 +214,24 @@ class Lowering {
     return b.op("memref.load", {at->second, b.as_index(i)}, "", "i32");
   }
 
-  // Rows [rows, 128] or narrower of a memory [slots, total, w], as the plan names them; zeros where it names none.
-  int planned_rows(const Node& n, int memory, int slot, int w) {
-    const RefInfo& plan = p.refs[n.b];
-    std::vector<int> rows;
+  // What the plan of a store_rows says in this row of the batch.
+  struct PlannedRow {
+    int row, named;  // index, and whether the plan names one
+  };
+  std::vector<PlannedRow> planned(const Node& n) {
+    std::vector<PlannedRow> rows;
     for (int j = 0; j < n.rows; j++) {
-      const int row = scalar_at(plan, b.i32(1 + j));
-      const int named = b.compare(5, row, b.i32(0), "i1");
-      const int at = b.as_index(b.op("arith.maxsi", {row, b.i32(0)}, "", "i32"));
-      const int v = load(memory, {slot, at, b.index(0)}, {1, w}, Element::f32, 3);
-      rows.push_back(b.op("arith.select", {named, v, b.splat({1, w}, Element::f32, 0)}, "", vector_type({1, w}, Element::f32)));
+      const int row = scalar_at(p.refs[n.b], b.i32(1 + j));
+      rows.push_back({b.as_index(b.op("arith.maxsi", {row, b.i32(0)}, "", "i32")), b.compare(5, row, b.i32(0), "i1")});
+    }
+    return rows;
+  }
+  // Those rows of one slot of a memory [slots, total, w]; zeros where none is named.
+  int planned_rows(const Node& n, const std::vector<PlannedRow>& plan, int memory, int slot, int w) {
+    std::vector<int> rows;
+    for (const PlannedRow& r : plan) {
+      const int v = load(memory, {slot, r.row, b.index(0)}, {1, w}, Element::f32, 3);
+      rows.push_back(b.op("arith.select", {r.named, v, b.splat({1, w}, Element::f32, 0)}, "", vector_type({1, w}, Element::f32)));
     }
     int v = concat(rows, 0, {n.rows, w}, Element::f32);
     if (n.element == Element::bf16) v = b.op("arith.truncf", {v}, "", vector_type({n.rows, w}, Element::bf16));
@@ -336,6 +361,10 @@ class Lowering {
     }
     arguments += prefetch_arguments;
     types += prefetch_types;
+    bool blocks_meet = false;  // in an output window: blocks of heads then have an order
+    for (const Window& w : windows_)
+      blocks_meet |= blocks() > 1 && w.use == Use::out &&
+                     std::none_of(w.index.begin(), w.index.end(), [](const Index& i) { return i.kind == Index::block; });
     std::string params, functions;
     std::map<int, int> seen;
     int k = 0;
@@ -359,7 +388,7 @@ class Lowering {
     }
     const std::string op(1, mark_op);
     m.marked = "  \"" + op + "func.func\"() ({\n  ^bb0(" + arguments + "):\n" + b.body + "    \"" + op + "func.return\"() : () -> ()\n  }) {" +
-               "dimension_semantics = [#tpu.dimension_semantics<parallel>, #tpu.dimension_semantics<parallel>, "
+               "dimension_semantics = [#tpu.dimension_semantics<parallel>, #tpu.dimension_semantics<" + (blocks_meet ? "arbitrary" : "parallel") + ">, "
                "#tpu.dimension_semantics<arbitrary>], function_type = (" + types + ") -> (), iteration_bounds = array<i64: " + number(x.batch) +
                ", " + number(blocks()) + ", " + number(x.chunks() + most_delay()) + ">, scalar_prefetch = " + number(m.prefetched) +
                " : i64, scratch_operands = " + number(static_cast<long>(scratch_.size())) + " : i64, sym_name = \"" + p.name +

@@ -7,11 +7,6 @@
 
 namespace gdn::mosaic {
 
-enum class Target { tpu7x, v6e, v5e };
-inline constexpr Target targets[] = {Target::tpu7x, Target::v6e, Target::v5e};
-inline const char* name_of(Target t) { return t == Target::tpu7x ? "tpu7x" : t == Target::v6e ? "v6e" : "v5e"; }
-inline std::int64_t vmem_capacity(Target t) { return t == Target::tpu7x ? 64ll << 20 : 128ll << 20; }
-
 // One array of the call, in the shape its windows are cut from: a token's heads stand side by side in one row, because any other
 // shape would make XLA copy it.
 struct Argument {

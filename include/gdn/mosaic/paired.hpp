@@ -55,6 +55,7 @@ class Paired : Lowering {
     passes.sort();
     mark_used();
     is_table_ = passes.tables();
+    find_parts();
     find_phases();
     find_forms();
     body();
@@ -65,14 +66,18 @@ class Paired : Lowering {
       if (p.refs[i].final >= 0) finish(i);
     b.label = p.name + ": first chunk";
     prepend([&] {
-      b.when(b.compare(0, step_index, b.i32(0), "i1"), [&] { zero_scratch(rings_); });
+      std::vector<int> early = rings_;  // read in steps before their first chunk
+      for (auto& [ref, scratch] : carried_)
+        if (!doubled(ref) && delay(stage_of(ref)) > 0) early.push_back(scratch);
+      b.when(b.compare(0, step_index, b.i32(0), "i1"), [&] { zero_scratch(early); });
       for (auto& [ref, scratch] : carried_) begin(ref);
     });
     return module_of();
   }
 
  private:
-  enum Form { single, dup, paired, table };
+  // part + k: the k-th 128 lanes of a paired tile. Chains of moves and pointwise work go part by part, so that few registers are live.
+  enum Form { single, dup, paired, table, part };
   struct Piece {
     int value, rows;
     bool zero = false;  // has no text until somebody needs it
@@ -90,7 +95,7 @@ class Paired : Lowering {
   static constexpr int never = 1 << 20;
 
   int pairs_, ratio_;
-  std::vector<char> is_table_;
+  std::vector<char> is_table_, has_parts_;
   std::vector<int> dots_before_, phase_, phases_;
   std::vector<std::set<int>> forms_;
   std::map<std::tuple<int, int, int, int>, Tiles> made_;
@@ -99,6 +104,7 @@ class Paired : Lowering {
   std::map<std::pair<int, int>, int> ring_of_;
   std::vector<int> rings_;  // scratch that must start as zeros
   std::map<int, int> carried_, staging_;
+  std::set<std::tuple<int, int, int, int>> staged_;  // what this step has put there
   int stage_ = 0, current_phase_ = 0;
 
   // ---------------------------------------------------------------- when things happen
@@ -132,15 +138,37 @@ class Paired : Lowering {
       int e = never;
       for (int u : users[i])
         if (p[u].stage == q.stage) e = std::min(e, phase_[u]);
-      const bool spreads = q.op == Op::stretch && !is_table_[i] && is_table_[q.in[0]] && p[q.in[0]].cols == 1 && p[q.in[0]].rows > 1;
       if (q.op == Op::store_rows) continue;  // written when the step's work is done
-      if (q.op == Op::dot || q.op == Op::store || (crosses(i) && !saved(i)) || spreads) e = std::min(e, dots_before_[i]);
+      if (q.op == Op::dot || q.op == Op::store || (crosses(i) && !saved(i)) || spreads(i)) e = std::min(e, dots_before_[i]);
       else if (saved(i) && !is_table_[i]) e = std::min(e, last[q.stage]);
       if (q.domain == Domain::value_head && q.op != Op::load && q.op != Op::extend) e = std::min(e, dots_before_[i]);
       phase_[i] = e;
       if (per_head(i) && !is_table_[i] && e < never) phases_[q.stage] = std::max(phases_[q.stage], e + 1);
     }
   }
+  // Tiles of a value head of whole registers, made without crossing lanes.
+  void find_parts() {
+    has_parts_.assign(p.size(), 0);
+    for (int i = 0; i < p.size(); i++) {
+      const Node& q = p[i];
+      if (q.domain != Domain::value_head || is_table_[i] || q.cols != 128) continue;
+      const bool from_memory = q.op == Op::load && p.refs[q.ref].place != Place::sequence;
+      const bool from_vector = q.op == Op::stretch && (p[q.in[0]].cols == q.cols || is_table_[q.in[0]] || p[q.in[0]].domain <= Domain::token);
+      has_parts_[i] = from_memory || from_vector || trace::elementwise(q.op) || q.op == Op::select || q.op == Op::rows || q.op == Op::concat;
+    }
+  }
+  // A tile that other tiles of its phase are made of, part by part, has no place of its own in the order.
+  bool inside_chain(int n) const {
+    return has_parts_[n] && !spreads(n) && std::any_of(users[n].begin(), users[n].end(), [&](int u) {
+      return has_parts_[u] && p[u].stage == p[n].stage && phase_[u] == phase_[n];
+    });
+  }
+  // A column of all heads spread over the lanes of one: as soon as the column is there.
+  bool spreads(int n) const {
+    const Node& q = p[n];
+    return q.op == Op::stretch && !is_table_[n] && is_table_[q.in[0]] && p[q.in[0]].cols == 1 && p[q.in[0]].rows > 1;
+  }
+
   // The forms that readers ask of shared values.
   void find_forms() {
     forms_.assign(p.size(), {});
@@ -252,6 +280,7 @@ class Paired : Lowering {
         put(n, pair);
         return;
       }
+      if (inside_chain(n)) return;
       for (int f : forms_[n]) {
         if (p[n].op == Op::dot && f == paired && s.join_narrow_dots && 2 * p[n].cols == 128) joined_dots(n, pairs);
         get(n, pair, static_cast<Form>(f));
@@ -275,7 +304,10 @@ class Paired : Lowering {
   }
 
   // ---------------------------------------------------------------- pieces of tiles
-  int width(int n, Form f) const { return f == single ? p[n].cols : 2 * p[n].cols; }
+  int width(int n, Form f) const { return f >= part ? 128 : f == single ? p[n].cols : 2 * p[n].cols; }
+  int first_lane(Form f) const { return f >= part ? 128 * (f - part) : 0; }
+  static Form nth_part(int k) { return static_cast<Form>(part + k); }
+  int parts_of(int n) const { return 2 * p[n].cols / 128; }
   int table_rows(int n) const { return p[n].cols == 1 ? p[n].rows : pairs_; }
   int table_width(int n) const { return p[n].cols == 1 ? 128 : 2 * p[n].cols; }
   int zero(int rows, int w, Element e) { return b.splat({rows, w}, e, 0); }
@@ -287,7 +319,7 @@ class Paired : Lowering {
     for (auto& q : t.pieces) in.push_back(value(q, t));
     return concat(in, 0, {t.rows(), t.width}, t.element);
   }
-  Tiles part(const Tiles& t, int from, int n) {
+  Tiles rows_of(const Tiles& t, int from, int n) {
     Tiles out{{}, t.width, t.element};
     int at = 0;
     for (auto& q : t.pieces) {
@@ -458,6 +490,9 @@ class Paired : Lowering {
     return beside(halves, rows, 2 * cols, Element::f32);
   }
   int table_row(int n, int pair) { return cut(whole(get(n, pair, table)), pair, 1, 0, table_width(n), p[n].element); }
+  int lanes_of_row(int n, int pair, Form f) {
+    return f >= part ? cut(table_row(n, pair), 0, 1, first_lane(f), 128, p[n].element) : table_row(n, pair);
+  }
   // Heads of the array's row [rows, H] as a table: even heads in the lower lanes, odd ones in the upper.
   int table_of(int v, int rows, Element e) {
     const int H = x.value_heads;
@@ -477,8 +512,8 @@ class Paired : Lowering {
   int units_of(Domain d) const { return d == Domain::value_head ? pairs_ : pairs_ * 2 / ratio_; }
   Form operand_form(int n, Form f) const {
     if (is_table_[n]) return table;
-    if (p[n].domain == Domain::value_head) return paired;
-    return f == paired ? dup : f;
+    if (p[n].domain == Domain::value_head) return f >= part ? f : paired;
+    return f >= part ? single : f == paired ? dup : f;  // a part is one head's columns
   }
   const Tiles& get(int n, int pair, Form f) {
     if (is_table_[n]) f = table;
@@ -486,8 +521,35 @@ class Paired : Lowering {
     const std::tuple key{n, static_cast<int>(f), f == table ? 0 : unit_of(n, pair),
                          from_memory ? 1 + stage_ * 64 + (f == table ? 0 : current_phase_) : 0};
     if (auto at = made_.find(key); at != made_.end()) return at->second;
-    Tiles t = lags(n, stage_) ? reload(n, pair, f) : make(n, pair, f);
+    Tiles t = lags(n, stage_)                  ? reload(n, pair, f)
+              : f == paired && has_parts_[n] ? joined(n, pair)
+              : f >= part && p[n].domain == Domain::value_head && !has_parts_[n] ? cut_out(n, pair, f)
+                                               : make(n, pair, f);
     return made_[key] = std::move(t);
+  }
+  Tiles joined(int n, int pair) {
+    std::vector<Tiles> parts;
+    for (int k = 0; k < parts_of(n); k++) parts.push_back(get(n, pair, nth_part(k)));
+    Tiles out{{}, 2 * p[n].cols, p[n].element};
+    for (auto [from, count] : segments(parts)) {
+      std::vector<int> values;
+      bool zeros = true;
+      for (auto& t : parts) zeros &= rows_of(t, from, count).pieces[0].zero;
+      if (zeros) {
+        out.pieces.push_back({-1, count, true});
+        continue;
+      }
+      for (auto& t : parts) values.push_back(value(rows_of(t, from, count).pieces[0], t));
+      out.pieces.push_back({beside(values, count, out.width, out.element), count});
+    }
+    return out;
+  }
+  Tiles cut_out(int n, int pair, Form f) {
+    const Tiles& t = get(n, pair, paired);
+    Tiles out{{}, 128, t.element};
+    for (auto& q : t.pieces)
+      out.pieces.push_back(q.zero ? q : Piece{cut(q.value, 0, q.rows, first_lane(f), 128, t.element), q.rows});
+    return out;
   }
   Tiles make(int n, int pair, Form f) {
     const Node q = p[n];
@@ -505,7 +567,7 @@ class Paired : Lowering {
       for (auto [from, count] : segments(in)) {
         std::vector<Piece> now;
         std::vector<int> values;
-        for (auto& t : in) now.push_back(part(t, from, count).pieces[0]);
+        for (auto& t : in) now.push_back(rows_of(t, from, count).pieces[0]);
         if ((q.op == Op::round || q.op == Op::extend) && now[0].zero) out.pieces.push_back({-1, count, true});
         else if (q.op == Op::sub && now[1].zero) out.pieces.push_back(now[0]);
         else {
@@ -530,7 +592,7 @@ class Paired : Lowering {
       case Op::rows:
         if (f == table) return as_one(cut(whole(operand(0)), q.a, q.b, 0, 128, q.element));
         if (q.a % 8 && p[q.in[0]].op == Op::concat) return shifted_rows(n, pair, f);
-        return part(operand(0), q.a, q.b);
+        return rows_of(operand(0), q.a, q.b);
       case Op::concat: {
         Tiles out{{}, w, q.element};
         for (std::size_t k = 0; k < q.in.size(); k++) {
@@ -544,10 +606,10 @@ class Paired : Lowering {
       case Op::diagonal_blocks: {
         const Tiles& t = operand(0);
         const int blocks = q.cols / q.a;
-        int v = whole(part(t, q.a * (blocks - 1), q.a));
+        int v = whole(rows_of(t, q.a * (blocks - 1), q.a));
         for (int k = blocks - 2; k >= 0; k--) {
           const int here = lane_mask(lane_set(w, [&](int j) { return j % q.cols / q.a == k; }), q.a);
-          v = b.op("arith.select", {here, whole(part(t, q.a * k, q.a)), v}, "", vector_type({q.a, w}, q.element));
+          v = b.op("arith.select", {here, whole(rows_of(t, q.a * k, q.a)), v}, "", vector_type({q.a, w}, q.element));
         }
         return as_one(v);
       }
@@ -563,7 +625,7 @@ class Paired : Lowering {
   }
   // An operand of an elementwise op, in the form that op has.
   Tiles tiles_of(int j, int pair, Form f, int rows) {
-    if (is_table_[j]) return {{{table_row(j, pair), 1}}, table_width(j), p[j].element};
+    if (is_table_[j]) return {{{lanes_of_row(j, pair, f), 1}}, width(j, f), p[j].element};
     if (p[j].domain == Domain::constant && p[j].op == Op::constant)
       return p[j].value == 0 ? Tiles{{{-1, rows, true}}, width(j, f), p[j].element}
                              : Tiles{{{b.splat({rows, width(j, f)}, p[j].element, p[j].value), rows}}, width(j, f), p[j].element};
@@ -602,7 +664,7 @@ class Paired : Lowering {
     const int scalar = known ? -1 : scalar_mask(q.in[0]);
     Tiles out{{}, w, q.element};
     for (auto [from, count] : segments(in)) {
-      const Piece yes = part(in[0], from, count).pieces[0], no = part(in[1], from, count).pieces[0];
+      const Piece yes = rows_of(in[0], from, count).pieces[0], no = rows_of(in[1], from, count).pieces[0];
       if (yes.zero && no.zero) {
         out.pieces.push_back(yes);
         continue;
@@ -632,7 +694,7 @@ class Paired : Lowering {
       } else if (scalar >= 0) {
         mask = scalar_value(scalar);
       } else {
-        mask = whole(part(get(q.in[0], 0, f == paired ? dup : f), from, count));
+        mask = whole(rows_of(get(q.in[0], 0, operand_form(q.in[0], f)), from, count));
       }
       out.pieces.push_back({b.op("arith.select", {mask, value({yes.value, count, yes.zero}, in[0]), value({no.value, count, no.zero}, in[1])}, "",
                                  vector_type({count, w}, q.element)),
@@ -658,12 +720,16 @@ class Paired : Lowering {
       return as_one(beside(halves, pairs_, w, q.element));
     }
     if (is_table_[y]) {
-      if (p[y].cols > 1) return as_one(broadcast(table_row(y, pair), {rows, w}, q.element));
+      if (p[y].cols > 1) return as_one(broadcast(lanes_of_row(y, pair, f), {rows, w}, q.element));
+      if (f >= part) {
+        const int v = gathered(whole(get(y, pair, table)), p[y].rows, std::vector<int>(128, lane_of_head(pair, f - part)));
+        return as_one(broadcast(v, {rows, w}, q.element));
+      }
       const int v = spread(whole(get(y, pair, table)), p[y].rows, pair, q.cols);
       return as_one(broadcast(v, {rows, w}, q.element));
     }
     const int v = whole(get(y, pair, operand_form(y, f)));
-    if (p[y].cols == 1 && operand_form(y, f) != single) {  // one column a half
+    if (p[y].cols == 1 && operand_form(y, f) == paired) {  // one column a half
       std::vector<int> halves;
       for (int h = 0; h < 2; h++) halves.push_back(broadcast(cut(v, 0, p[y].rows, h, 1, q.element), {rows, q.cols}, q.element));
       return as_one(beside(halves, rows, w, q.element));
@@ -728,16 +794,17 @@ class Paired : Lowering {
   // Rows of a tile and the rows above it, at an offset inside a register: through memory, where any row may start a load.
   Tiles shifted_rows(int n, int pair, Form f) {
     const Node q = p[n];
-    const int source = q.in[0], w = width(n, f), parts = w / 128;
+    const int source = q.in[0], w = width(n, f);
+    const int all = q.domain == Domain::value_head ? parts_of(n) : q.cols / 128, first_part = first_lane(f) / 128, parts = w / 128;
     const Tiles& t = get(source, pair, operand_form(source, f));
     const int total = t.rows();
     auto [at, fresh] = staging_.try_emplace(source, -1);
-    if (fresh) at->second = scratch({units_of(q.domain) * parts, total, 128}, q.element);
+    if (fresh) at->second = scratch({units_of(q.domain) * all, total, 128}, q.element);
     const int memory = at->second, unit = unit_of(n, pair);
-    auto [written, first] = token_vectors_.try_emplace({source, unit, -1, stage_}, 0);  // staged in this step
+    auto [written, first] = staged_.insert({source, unit, first_part, stage_});
     std::vector<int> out;
     for (int k = 0; k < parts; k++) {
-      const int slot = b.index(unit * parts + k);
+      const int slot = b.index(unit * all + first_part + k);
       if (first) {
         int row = 0;
         for (auto& piece : t.pieces) {
@@ -808,6 +875,7 @@ class Paired : Lowering {
     return slots;
   }
   int ring(int n, Form f) {
+    if (f >= part) f = paired;
     auto [at, fresh] = ring_of_.try_emplace({n, f}, -1);
     const Node& q = p[n];
     const int slots = slots_of(n);
@@ -826,7 +894,7 @@ class Paired : Lowering {
   Tiles reload(int n, int pair, Form f) {
     const int rows = f == table ? table_rows(n) : p[n].rows, w = f == table ? table_width(n) : width(n, f);
     const int at = ring_slot(n, f, pair, delay(stage_) - delay(p[n].stage));
-    return {{{load(ring(n, f), {at, b.index(0), b.index(0)}, {rows, w}, p[n].element, 3), rows}}, w, p[n].element};
+    return {{{load(ring(n, f), {at, b.index(0), b.index(first_lane(f))}, {rows, w}, p[n].element, 3), rows}}, w, p[n].element};
   }
   void keep(int n, int pair, Form f) {
     note(n);
@@ -864,7 +932,7 @@ class Paired : Lowering {
     const Node q = p[n];
     const RefInfo& r = p.refs[q.ref];
     const int unit = unit_of(n, pair), d = delay(q.stage);
-    const int w = r.domain == Domain::value_head ? 2 * r.cols : r.cols;
+    const int all = r.domain == Domain::value_head ? 2 * r.cols : r.cols, w = f >= part ? 128 : all, lane = first_lane(f);
     if (f == table) {
       if (r.place == Place::per_head) {
         const int v = load(per_head_window(r).value, zeros(2), {1, x.value_heads}, r.element, 2);
@@ -876,9 +944,9 @@ class Paired : Lowering {
     }
     int v;
     switch (r.place) {
-      case Place::carried: v = load(carried(q.ref), {carried_slot(q.ref, unit, false), b.index(0), b.index(0)}, {r.rows, w}, r.element, 3); break;
+      case Place::carried: v = load(carried(q.ref), {carried_slot(q.ref, unit, false), b.index(0), b.index(lane)}, {r.rows, w}, r.element, 3); break;
       case Place::tokens: case Place::weights: {
-        const At at = r.place == Place::tokens ? tokens_window(r, unit * w, w, d) : row_window(r, unit * w, w, {r.rows}, {{}}, 0);
+        const At at = r.place == Place::tokens ? tokens_window(r, unit * all + lane, w, d) : row_window(r, unit * all + lane, w, {r.rows}, {{}}, 0);
         std::vector<int> index = zeros(at.window->block.size());
         index.back() = b.index(at.lane);
         v = load(at.window->value, index, {r.rows, w}, r.element, static_cast<int>(index.size()));
@@ -896,6 +964,9 @@ class Paired : Lowering {
     if (r.domain == Domain::key_head && unit * ratio_ != pair * 2) return;  // the key head's first pair stores
     const int w = r.domain == Domain::value_head ? 2 * r.cols : r.cols, d = delay(q.stage);
     const int v = whole(get(q.in[0], pair, operand_form(q.in[0], paired_or_single(q))));
+    if (r.place == Place::carried && !doubled(q.ref))  // one slot: whoever reads the old value has to have it
+      for (int m = 0; m < p.size(); m++)
+        if (used[m] && p[m].op == Op::load && p[m].ref == q.ref && p[m].stage == q.stage) get(m, pair, paired_or_single(q));
     switch (r.place) {
       case Place::carried: store(carried(q.ref), {carried_slot(q.ref, unit, true), b.index(0), b.index(0)}, v, {r.rows, w}, r.element); break;
       case Place::tokens: {
@@ -918,17 +989,39 @@ class Paired : Lowering {
   // From what the step staged of the rows and those above them, 128 lanes at a time.
   void put_rows(const Node& n) {
     const RefInfo& r = p.refs[n.ref];
-    require(blocks() == 1, p.name, ": ", r.name, " with ", blocks(), " blocks of heads; take all heads in one step");
-    require(staging_.count(n.in[0]), p.name, ": rows of ", r.name, " that no convolution reads");
-    const int memory = staging_[n.in[0]], slots = heads_in_step(r.domain) * r.cols / 128;
+    const int source = n.in[0], width = heads_in_step(r.domain) * r.cols, total = p[source].rows;
+    const bool staged = staging_.count(source);
+    if (!staged) staging_[source] = scratch({width / 128, total, 128}, Element::f32);
+    const int memory = staging_[source];
     b.when(is_planned_chunk(n, delay(n.stage)), [&] {
-      b.loop(slots, [&](int i) {
-        const int v = planned_rows(n, memory, b.as_index(i), 128);
-        const At at = row_window(r, 0, 128, {1, r.rows}, {{Index::batch}, {}}, 0);
-        const int lane = b.op("tpu.assume_multiple", {plus(times(i, 128), at.lane)}, "multiple = 128 : i32", "i32");
-        store(at.window->value, {b.index(0), b.index(0), b.as_index(lane)}, v, {r.rows, 128}, r.element);
+      if (!staged) stage_rows(source, memory);  // no convolution has done so
+      const auto plan = planned(n);
+      const int slots = width / 128, at_once = std::gcd(slots, 8);
+      b.loop(slots / at_once, [&](int i) {
+        for (int k = 0; k < at_once; k++) {
+          const int slot = plus(times(i, at_once), k);
+          const int v = planned_rows(n, plan, memory, b.as_index(slot), 128);
+          store(edge_window(r).value, {b.index(0), b.index(0), edge_lane(r, 0, slot)}, v, {r.rows, 128}, r.element);
+        }
       });
     });
+  }
+  void stage_rows(int source, int memory) {
+    const auto outside = made_;
+    stage_ = p[source].stage;
+    current_phase_ = phases_[stage_];
+    const bool value_head = p[source].domain == Domain::value_head;
+    for (int u = 0; u < units_of(p[source].domain); u++) {
+      const Tiles t = get(source, value_head ? u : u * ratio_ / 2, value_head ? paired : single);
+      for (int k = 0; k < t.width / 128; k++) {
+        int row = 0;
+        for (auto& q : t.pieces) {
+          store(memory, {b.index(u * t.width / 128 + k), b.index(row), b.index(0)}, cut(value(q, t), 0, q.rows, 128 * k, 128, t.element), {q.rows, 128}, t.element);
+          row += q.rows;
+        }
+      }
+    }
+    made_ = outside;
   }
   int plus(int v, int k) { return k ? b.op("arith.addi", {v, b.i32(k)}, "", "i32") : v; }
   int times(int v, int k) { return b.op("arith.muli", {v, b.i32(k)}, "", "i32"); }
@@ -938,8 +1031,7 @@ class Paired : Lowering {
     const int units = units_of(r.domain), memory = carried(ref);
     const Shape tile = carried_tile(r);
     const int slot = doubled(ref) ? units : 0;  // the one that chunk 0 reads
-    // Steps before the stage's first chunk write here too: it starts again until then.
-    b.when(b.compare(doubled(ref) ? 0 : 3, step_index, b.i32(doubled(ref) ? 0 : delay(stage_of(ref))), "i1"), [&] {
+    b.when(b.compare(0, step_index, b.i32(doubled(ref) ? 0 : delay(stage_of(ref))), "i1"), [&] {
       b.loop(units, [&](int i) {
         int v = b.splat(tile, r.element, 0);
         if (r.initial >= 0) v = initial(r, i, tile);
@@ -959,11 +1051,8 @@ class Paired : Lowering {
       }
       v = beside(halves, from.rows, tile[1], from.element);
     } else {
-      require(blocks() == 1, p.name, ": ", from.name, " with ", blocks(), " blocks of heads; take all heads in one step");
-      const At at = row_window(from, 0, tile[1], {1, from.rows}, {{Index::batch}, {}}, 0);
-      int lane = plus(times(unit, tile[1]), at.lane);
-      lane = b.op("tpu.assume_multiple", {lane}, "multiple = 128 : i32", "i32");
-      v = load(at.window->value, {b.index(0), b.index(0), b.as_index(lane)}, {from.rows, tile[1]}, from.element, 3);
+      const int lane = edge_lane(from, 0, times(unit, tile[1] / 128));
+      v = load(edge_window(from).value, {b.index(0), b.index(0), lane}, {from.rows, tile[1]}, from.element, 3);
     }
     if (from.element == Element::bf16) v = b.op("arith.extf", {v}, "", vector_type({from.rows, tile[1]}, Element::f32));
     if (from.rows < tile[0]) v = concat({zero(tile[0] - from.rows, tile[1], r.element), v}, 0, tile, r.element);

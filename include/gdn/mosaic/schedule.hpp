@@ -1,9 +1,14 @@
 // A schedule: where heads lie on the TPU, and in which order a step's work is written down. It changes no bit of a result.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace gdn::mosaic {
+
+enum class Target { tpu7x, v6e, v5e };
+inline constexpr Target targets[] = {Target::tpu7x, Target::v6e, Target::v5e};
+inline const char* name_of(Target t) { return t == Target::tpu7x ? "tpu7x" : t == Target::v6e ? "v6e" : "v5e"; }
 
 struct Schedule {
   enum class Heads {
@@ -24,10 +29,22 @@ struct Schedule {
 
   static Schedule lifted(int heads_per_step = 0) { return {.heads_per_step = heads_per_step}; }
   static Schedule paired(int heads_per_step = 0) { return {.heads = Heads::paired, .heads_per_step = heads_per_step}; }
+  // Stage k works on chunk t - k of step t: no dot waits for the one before it.
   static Schedule skewed(int heads_per_step = 0) {
     Schedule s = paired(heads_per_step);
     s.delay = {0, 1, 2};
+    s.order = {1, 0, 2};
     s.vectors_ahead = true;
+    s.vectors_tick = 18;
+    return s;
+  }
+  // The fastest found for a kernel, by its name, at 64 value heads of 128 channels. Neighbours differ by some percent without a
+  // visible reason, so these are found by trying (cmake/tune.sh), not derived.
+  static Schedule fastest(const std::string& kernel, Target target) {
+    Schedule s = skewed();
+    if (kernel.ends_with("_states")) s.vectors_tick = 11;
+    if (target == Target::v5e) s.join_narrow_dots = false;  // its matrix units are 128 wide
+    if (target != Target::tpu7x) s.vmem_limit_bytes = 100ll << 20;
     return s;
   }
   std::string name() const {

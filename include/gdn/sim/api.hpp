@@ -26,9 +26,9 @@ struct Options {
 
 struct Result {
   std::vector<Array> outputs;
-  long ops = 0;
-  long grid_steps = 0;
-  std::int64_t vmem_bytes = 0;
+  long ops = 0;                 // executed in kernel bodies
+  long grid_steps = 0;          // of all calls
+  std::int64_t vmem_bytes = 0;  // windows and scratch of the largest call
 };
 
 }  // namespace gdn::sim

@@ -38,9 +38,11 @@ inline std::string text_of(const Array& a) {
 
 inline void check_array(const Array& a, const Type& t, const std::string& what) {
   const bool fits = t.kind == Type::Kind::tensor && t.element == scalar_of(a.element) && t.shape == a.shape;
-  require(fits, what, " is a ", text_of(a), ", the text says ", text_of(t));
-  require(static_cast<std::int64_t>(a.data.size()) == volume(a.shape), what, " has ", a.data.size(), " elements, its shape ", volume(a.shape));
-  require(a.defined.empty() || a.defined.size() == a.data.size(), what, " has ", a.defined.size(), " defined marks for ", a.data.size(), " elements");
+  require(fits, what, " is a ", text_of(a), ", the text says ", t);
+  require(static_cast<std::int64_t>(a.data.size()) == volume(a.shape), what, " has ", a.data.size(), " elements, its shape ",
+          volume(a.shape));
+  require(a.defined.empty() || a.defined.size() == a.data.size(), what, " has ", a.defined.size(), " defined marks for ", a.data.size(),
+          " elements");
 }
 
 class GridRun {
@@ -120,8 +122,9 @@ class GridRun {
       function_ = &f;
     }
     require(function_, "no function has tpu.core_type = #tpu.core_type<tc>");
-    ops::check_attributes(*function_,
-                          "sym_name function_type dimension_semantics iteration_bounds scalar_prefetch scratch_operands tpu.core_type window_params");
+    ops::check_attributes(
+        *function_,
+        "sym_name function_type dimension_semantics iteration_bounds scalar_prefetch scratch_operands tpu.core_type window_params");
     function_->check(function_->attribute("function_type").type.outputs.empty(), "a kernel returns nothing");
   }
 
@@ -132,8 +135,8 @@ class GridRun {
     if (f.attributes.find("iteration_bounds")) bounds_ = f.integers("iteration_bounds");
     static_bounds_ = bounds_;
     const auto& semantics = f.attribute("dimension_semantics");
-    f.check(semantics.elements.size() == bounds_.size(), "dimension_semantics has ", semantics.elements.size(), " entries, the grid ", bounds_.size(),
-            " axes");
+    f.check(semantics.elements.size() == bounds_.size(), "dimension_semantics has ", semantics.elements.size(), " entries, the grid ",
+            bounds_.size(), " axes");
     for (auto& s : semantics.elements) {
       f.check(s.name == "tpu.dimension_semantics" && (s.text == "parallel" || s.text == "arbitrary"), "dimension semantics '", s.text,
               "' are not simulated");
@@ -141,8 +144,8 @@ class GridRun {
     }
     for (std::size_t d = 0; d < bounds_.size(); d++) {
       if (bounds_[d] == INT64_MIN) {
-        f.check(used_ < operands.size() && operands[used_].element == Element::i32 && operands[used_].shape.empty(), "the bound of grid axis ", d,
-                " is dynamic: operand ", used_, " must be a tensor<i32>");
+        f.check(used_ < operands.size() && operands[used_].element == Element::i32 && operands[used_].shape.empty(),
+                "the bound of grid axis ", d, " is dynamic: operand ", used_, " must be a tensor<i32>");
         bounds_[d] = static_cast<std::int32_t>(operands[used_++].data[0]);
       }
       f.check(bounds_[d] >= 0, "grid axis ", d, " has bound ", bounds_[d]);
@@ -194,16 +197,17 @@ class GridRun {
     f.check(used_ + count <= operands.size(), "scalar_prefetch is ", count, ", but the call has ", operands.size(), " operands");
     const auto inputs = operands.size() - used_ - count;
     const auto wanted = bounds_.size() + count + inputs + call.results.size() + scratch;
-    f.check(function_->regions[0].arguments.size() == wanted, "takes ", function_->regions[0].arguments.size(), " arguments; grid axes ", bounds_.size(),
-            " + scalar_prefetch ", count, " + inputs ", inputs, " + outputs ", call.results.size(), " + scratch ", scratch, " make ", wanted);
+    f.check(function_->regions[0].arguments.size() == wanted, "takes ", function_->regions[0].arguments.size(), " arguments; grid axes ",
+            bounds_.size(), " + scalar_prefetch ", count, " + inputs ", inputs, " + outputs ", call.results.size(), " + scratch ", scratch,
+            " make ", wanted);
     for (std::size_t d = 0; d < bounds_.size(); d++)
       f.check(argument_type(d).is(Type::Kind::scalar, Scalar::i32), "argument ", argument_name(d), " is a grid index and must be i32");
     for (std::size_t i = 0; i < count; i++) {
       const auto at = bounds_.size() + i;
       const auto& t = argument_type(at);
       const auto& a = operands[used_];
-      f.check(t.is(Type::Kind::memref, scalar_of(a.element)) && t.shape == a.shape && t.space == "smem", "argument ", argument_name(at), " is a ",
-              text_of(t), ", the prefetched operand ", used_, " a ", text_of(a));
+      f.check(t.is(Type::Kind::memref, scalar_of(a.element)) && t.shape == a.shape && t.space == "smem", "argument ", argument_name(at),
+              " is a ", t, ", the prefetched operand ", used_, " a ", text_of(a));
       prefetch_.push_back(array_of(a, text("prefetched operand ", used_, " ", argument_name(at))));
       used_++;
     }
@@ -214,15 +218,15 @@ class GridRun {
     const auto inputs = operands.size() - used_, count = inputs + call.results.size();
     const auto* params = f.attributes.find("window_params");
     f.check(bounds_.empty() != (params != nullptr), "window_params come with a grid, and only with one");
-    f.check(!params || params->elements.size() == count, "window_params has ", params ? params->elements.size() : 0, " entries for ", inputs,
-            " inputs and ", call.results.size(), " outputs");
+    f.check(!params || params->elements.size() == count, "window_params has ", params ? params->elements.size() : 0, " entries for ",
+            inputs, " inputs and ", call.results.size(), " outputs");
     std::vector<std::shared_ptr<Memory>> arrays;
     for (std::size_t i = 0; i < inputs; i++) arrays.push_back(array_of(operands[used_ + i], text("input ", i)));
     for (auto [output, operand] : call.aliases) {
-      require(output < call.results.size() && operand >= used_ && operand < operands.size(), "output ", output, " cannot alias operand ", operand,
-              ": it is no input of the kernel");
+      require(output < call.results.size() && operand >= used_ && operand < operands.size(), "output ", output, " cannot alias operand ",
+              operand, ": it is no input of the kernel");
       require(call.results[output] == call.operands[operand], "output ", output, " and the operand it aliases differ: ",
-              text_of(call.results[output]), " and ", text_of(call.operands[operand]));
+              call.results[output], " and ", call.operands[operand]);
     }
     for (std::size_t i = 0; i < call.results.size(); i++) {
       const auto& t = call.results[i];
@@ -245,13 +249,13 @@ class GridRun {
       w.array = arrays[i];
       w.name = text(w.output ? "output" : "input", " window ", w.output ? i - inputs : i, " ", argument_name(first + i));
       const auto& t = argument_type(first + i);
-      f.check(t.kind == Type::Kind::memref && (t.space == "vmem" || t.space == "smem"), w.name, " is a ", text_of(t),
+      f.check(t.kind == Type::Kind::memref && (t.space == "vmem" || t.space == "smem"), w.name, " is a ", t,
               ": only windows in vmem or smem are simulated");
-      f.check(t.element == w.array->element && t.shape.size() == w.array->shape.size(), w.name, " is a ", text_of(t), ", its array has the shape ",
-              tuple_text(w.array->shape));
+      f.check(t.element == w.array->element && t.shape.size() == w.array->shape.size(), w.name, " is a ", t, ", its array has the shape ",
+              w.array->shape);
       int buffers = 1;
       if (params) buffers = read_window_params(w, params->elements[i], t);
-      else f.check(t.shape == w.array->shape, w.name, " is a ", text_of(t), "; without a grid it is the whole array ", tuple_text(w.array->shape));
+      else f.check(t.shape == w.array->shape, w.name, " is a ", t, "; without a grid it is the whole array ", w.array->shape);
       w.block = make_memory(w.name, t.element, t.space, t.shape, origin(w.name + (w.output ? " (not written)" : " (outside its array)")));
       make_undefined(w.block);
       w.prefetched = !w.output && buffers > 1 && !options_.late_windows;
@@ -265,12 +269,13 @@ class GridRun {
   int read_window_params(Window& w, const Attribute& params, const Type& t) {
     const auto& f = *function_;
     for (auto& key : params.keys)
-      f.check(key == "transform_indices" || key == "window_bounds" || key == "pipeline_mode", w.name, ": window parameter '", key, "' is not simulated");
+      f.check(key == "transform_indices" || key == "window_bounds" || key == "pipeline_mode", w.name, ": window parameter '", key,
+              "' is not simulated");
     const auto *transform = params.find("transform_indices"), *bounds = params.find("window_bounds"), *mode = params.find("pipeline_mode");
     f.check(transform && bounds, w.name, ": transform_indices and window_bounds are needed");
     Shape shape;
     for (auto& e : bounds->elements) shape.push_back(std::stoll(e.text));
-    f.check(shape == t.shape, w.name, ": window_bounds ", tuple_text(shape), " and the argument's ", text_of(t), " differ");
+    f.check(shape == t.shape, w.name, ": window_bounds ", shape, " and the argument's ", t, " differ");
     check_block_rule(w, shape, t.space);
     const auto found = functions_.find(transform->text);
     f.check(found != functions_.end(), w.name, ": no function @", transform->text);
@@ -298,18 +303,18 @@ class GridRun {
   void check_block_rule(const Window& w, const Shape& block, const std::string& space) const {
     const auto& f = *function_;
     const auto& array = w.array->shape;
-    for (std::size_t d = 0; d < block.size(); d++) f.check(block[d] > 0, w.name, ": block ", tuple_text(block), " is empty");
+    for (std::size_t d = 0; d < block.size(); d++) f.check(block[d] > 0, w.name, ": block ", block, " is empty");
     const auto rank = block.size();
     if (rank == 0 || w.array->size() == 0 || space != "vmem") return;
-    const auto what = text(w.name, ": block ", tuple_text(block), " of array ", tuple_text(array), ": ");
+    const auto what = text(w.name, ": block ", block, " of array ", array, ": ");
     if (rank == 1) {
       const std::int64_t packing = w.array->element == Scalar::bf16 ? 2 : 1, n = block[0];
       f.check(n == array[0] || n % 1024 == 0 || ((n & (n - 1)) == 0 && n >= 128 * packing), what,
               "the block rule for one dim wants the whole array, a multiple of 1024 or a power of two from ", 128 * packing);
       return;
     }
-    f.check(block[rank - 1] % 128 == 0 || block[rank - 1] == array[rank - 1], what, "the block rule wants a last dim that is a multiple of 128 or the array's ",
-            array[rank - 1]);
+    f.check(block[rank - 1] % 128 == 0 || block[rank - 1] == array[rank - 1], what,
+            "the block rule wants a last dim that is a multiple of 128 or the array's ", array[rank - 1]);
     f.check(block[rank - 2] % 8 == 0 || block[rank - 2] == array[rank - 2], what,
             "the block rule wants a second-minor dim that is a multiple of 8 or the array's ", array[rank - 2]);
   }
@@ -336,7 +341,7 @@ class GridRun {
     for (std::size_t i = first; i < f.regions[0].arguments.size(); i++) {
       const auto& t = argument_type(i);
       const bool plain = t.element == Scalar::f32 || t.element == Scalar::bf16 || t.element == Scalar::i32;
-      f.check(t.kind == Type::Kind::memref && plain && (t.space == "vmem" || t.space == "smem"), "scratch ", argument_name(i), " is a ", text_of(t),
+      f.check(t.kind == Type::Kind::memref && plain && (t.space == "vmem" || t.space == "smem"), "scratch ", argument_name(i), " is a ", t,
               ": only f32, bf16 and i32 in vmem or smem are simulated");
       const auto name = text("scratch ", i - first, " ", argument_name(i));
       scratch_.push_back(std::make_unique<Memory>(make_memory(name, t.element, t.space, t.shape, origin(name + " (not written)"))));
@@ -377,9 +382,9 @@ class GridRun {
     for (int r : w.transform_body->results) index.push_back(machine_.number(r));
     machine_.finish(*w.transform_body);
     for (std::size_t d = 0; d < index.size(); d++)
-      if (index[d] < 0 || index[d] * w.block.shape[d] >= w.array->shape[d]) throw Error(text(w.name, ", grid step ", tuple_text(machine_.grid_step), ": block index ",
-              tuple_text(index), " is out of bounds: dim ", d, " of the array ", tuple_text(w.array->shape), " has no element in it (blocks of ",
-              tuple_text(w.block.shape), ")"));
+      if (index[d] < 0 || index[d] * w.block.shape[d] >= w.array->shape[d])
+        throw Error(text(w.name, ", grid step ", machine_.grid_step, ": block index ", index, " is out of bounds: dim ", d,
+                         " of the array ", w.array->shape, " has no element in it (blocks of ", w.block.shape, ")"));
     machine_.during.clear();
     return index;
   }
@@ -432,7 +437,7 @@ class GridRun {
     w.index = w.next;
     if (w.output) {
       const bool fresh = w.visited.insert(w.index).second;
-      require(fresh || w.aliased, w.name, ", grid step ", tuple_text(machine_.grid_step), ": block ", tuple_text(w.index),
+      require(fresh || w.aliased, w.name, ", grid step ", machine_.grid_step, ": block ", w.index,
               " is visited again after another one (its window would be undefined)");
       make_undefined(w.block);
     } else if (w.staged) {
@@ -450,9 +455,10 @@ class GridRun {
         const auto at = std::find_if(m.undefined.begin(), m.undefined.end(), [](Origin o) { return o != 0; }) - m.undefined.begin();
         Shape block(m.shape.size());
         for (std::size_t d = 0; d < block.size(); d++) block[d] = at / m.strides[d] % m.shape[d] / w.block.shape[d];
-        throw Error(text(w.name, ": index ", index_text(at, m.shape), " of the output ", tuple_text(m.shape),
-                         w.visited.count(block) ? text(" was left undefined: it comes from ", machine_.origins[m.undefined[static_cast<std::size_t>(at)]])
-                                                : text(" was never written: its block ", tuple_text(block), " was never visited")));
+        throw Error(text(w.name, ": index ", index_text(at, m.shape), " of the output ", m.shape,
+                         w.visited.count(block)
+                             ? text(" was left undefined: it comes from ", machine_.origins[m.undefined[static_cast<std::size_t>(at)]])
+                             : text(" was never written: its block ", block, " was never visited")));
       }
       Array a;
       a.element = m.element == Scalar::f32 ? Element::f32 : m.element == Scalar::bf16 ? Element::bf16 : Element::i32;

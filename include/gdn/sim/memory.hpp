@@ -112,8 +112,10 @@ inline std::int64_t check_vmem(std::vector<Allocation> items, std::int64_t capac
   std::stable_sort(items.begin(), items.end(), [](auto& a, auto& b) { return a.total() > b.total(); });
   std::string list;
   for (auto& a : items)
-    list += text("\n  ", mebibytes(a.total()), "  ", a.name, a.buffers > 1 ? text(" (", a.buffers, " buffers of ", mebibytes(a.bytes), ")") : "");
-  require(windows <= scoped_limit, "VMEM: the windows need ", mebibytes(windows), ", the scoped limit is ", mebibytes(scoped_limit), ":", list);
+    list += text("\n  ", mebibytes(a.total()), "  ", a.name,
+                 a.buffers > 1 ? text(" (", a.buffers, " buffers of ", mebibytes(a.bytes), ")") : "");
+  require(windows <= scoped_limit, "VMEM: the windows need ", mebibytes(windows), ", the scoped limit is ", mebibytes(scoped_limit), ":",
+          list);
   throw Error(text("VMEM: the kernel needs ", mebibytes(total), ", the core has ", mebibytes(capacity), ":", list));
 }
 

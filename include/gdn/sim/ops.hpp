@@ -77,7 +77,7 @@ class Machine {
     if (!condition) fail(parts...);
   }
 
-  [[noreturn, gnu::noinline]] void fail_with(std::initializer_list<Part> parts) const {
+  [[noreturn, gnu::noinline, gnu::cold]] void fail_with(std::initializer_list<Part> parts) const {
     throw Error(text(node_->where(), ", ", when(), ": ", joined(parts)));
   }
 
@@ -110,8 +110,8 @@ using Kind = Type::Kind;
 using Words = const std::uint32_t*;
 
 inline void count_operands(const Node& n, std::size_t operands, std::size_t results = 1) {
-  n.check(n.operands.size() == operands && n.results.size() == results, "takes ", operands, " operands and gives ", results, " results, not ",
-          n.operands.size(), " and ", n.results.size());
+  n.check(n.operands.size() == operands && n.results.size() == results, "takes ", operands, " operands and gives ", results,
+          " results, not ", n.operands.size(), " and ", n.results.size());
 }
 
 inline bool is_value(const Type& t) { return t.kind == Kind::scalar || t.kind == Kind::vector; }
@@ -126,9 +126,9 @@ inline Type with_element(Type t, Scalar element, std::string name) {
 inline const Type& elementwise_type(const Node& n, std::size_t operands, std::initializer_list<Scalar> elements) {
   count_operands(n, operands);
   const Type& t = n.result_types[0];
-  for (auto& o : n.operand_types) n.check(o == t, "operands and result must have one type, not ", text_of(o), " and ", text_of(t));
+  for (auto& o : n.operand_types) n.check(o == t, "operands and result must have one type, not ", o, " and ", t);
   const bool fits = is_value(t) && std::find(elements.begin(), elements.end(), t.element) != elements.end();
-  n.check(fits, "does not take ", text_of(t), t.element == Scalar::bf16 ? " (widen with arith.extf: arithmetic is f32)" : "");
+  n.check(fits, "does not take ", t, t.element == Scalar::bf16 ? " (widen with arith.extf: arithmetic is f32)" : "");
   return t;
 }
 
@@ -171,7 +171,8 @@ void loop2(Words x, Words y, std::uint32_t* z, std::int64_t n) {
 }
 
 inline Execute run1(const Node& n, Loop1 loop) {
-  return [in = n.operands[0], out = n.results[0], &from = n.operand_types[0], &to = n.result_types[0], size = n.result_types[0].size(), loop](Machine& m) {
+  return [in = n.operands[0], out = n.results[0], &from = n.operand_types[0], &to = n.result_types[0], size = n.result_types[0].size(),
+          loop](Machine& m) {
     m.need_defined(in, from.shape);
     auto r = new_value(to);
     loop(m[in].words(), r.words(), size);
@@ -317,9 +318,9 @@ Execute logic2(const Node& n) {
 inline void compare_types(const Node& n, std::initializer_list<Scalar> elements) {
   count_operands(n, 2);
   const Type& t = n.operand_types[0];
-  n.check(t == n.operand_types[1], "operands differ: ", text_of(t), " and ", text_of(n.operand_types[1]));
-  n.check(is_value(t) && std::find(elements.begin(), elements.end(), t.element) != elements.end(), "does not take ", text_of(t));
-  n.check(n.result_types[0] == with_element(t, Scalar::i1, "i1"), "the result must be i1 in the operands' shape, not ", text_of(n.result_types[0]));
+  n.check(t == n.operand_types[1], "operands differ: ", t, " and ", n.operand_types[1]);
+  n.check(is_value(t) && std::find(elements.begin(), elements.end(), t.element) != elements.end(), "does not take ", t);
+  n.check(n.result_types[0] == with_element(t, Scalar::i1, "i1"), "the result must be i1 in the operands' shape, not ", n.result_types[0]);
 }
 
 template <class T, bool (*F)(T, T)>
@@ -368,7 +369,7 @@ inline Execute select(const Node& n) {
   n.check(n.operand_types[1] == t && n.operand_types[2] == t, "both choices and the result must have one type");
   const bool one = condition.is(Kind::scalar, Scalar::i1);
   n.check(one || condition == with_element(t, Scalar::i1, "i1"), "the condition must be an i1 or i1 elements in the choices' shape, not ",
-          text_of(condition));
+          condition);
   return [&n, &condition, &t, one, size = t.size()](Machine& m) {
     const int c = n.operands[0], a = n.operands[1], b = n.operands[2], out = n.results[0];
     m.need_defined(c, condition.shape);
@@ -395,8 +396,8 @@ inline Execute select(const Node& n) {
 inline void cast_types(const Node& n, Scalar from, Scalar to) {
   count_operands(n, 1);
   const Type &a = n.operand_types[0], &b = n.result_types[0];
-  n.check(is_value(a) && a.element == from && b == with_element(a, to, b.element_name) && b.element == to, "does not take ", text_of(a), " to ",
-          text_of(b));
+  n.check(is_value(a) && a.element == from && b == with_element(a, to, b.element_name) && b.element == to, "does not take ", a, " to ",
+          b);
 }
 
 // A cast that is a move: undefined elements stay undefined.
@@ -454,7 +455,8 @@ inline Execute fptosi(const Node& n) {
     m.need_defined(in, shape);
     const Words x = m[in].words();
     for (std::int64_t i = 0; i < volume(shape); i++)
-      if (!(as_float(x[i]) >= -0x1p31f && as_float(x[i]) < 0x1p31f)) m.fail(as_float(x[i]), " at index ", index_text(i, shape), " is no i32");
+      if (!(as_float(x[i]) >= -0x1p31f && as_float(x[i]) < 0x1p31f))
+        m.fail(as_float(x[i]), " at index ", index_text(i, shape), " is no i32");
     execute(m);
   };
 }
@@ -475,20 +477,21 @@ inline Execute vector_bitcast(const Node& n) {
   count_operands(n, 1);
   const Type &from = n.operand_types[0], &to = n.result_types[0];
   const auto width = [&](const Type& t) {
-    n.check(t.kind == Kind::vector && t.element != Scalar::i1 && t.element != Scalar::index && t.element != Scalar::other, "does not take ", text_of(t));
+    n.check(t.kind == Kind::vector && t.element != Scalar::i1 && t.element != Scalar::index && t.element != Scalar::other, "does not take ",
+            t);
     return t.element == Scalar::bf16 ? 1 : 2;
   };
   const auto wf = width(from), wt = width(to);
   if (wf == wt) {
-    n.check(from.shape == to.shape, "shapes differ: ", text_of(from), " and ", text_of(to));
+    n.check(from.shape == to.shape, "shapes differ: ", from, " and ", to);
     return shared(n);
   }
   const auto rank = from.shape.size();
   n.check(rank >= 2 && to.shape.size() == rank, "needs rank 2 or more");
   auto scaled = from.shape;
   scaled[rank - 2] = scaled[rank - 2] * wf / wt;
-  n.check(scaled == to.shape && from.shape[rank - 2] * wf == to.shape[rank - 2] * wt, "rows must scale with the width: ", text_of(from), " and ",
-          text_of(to));
+  n.check(scaled == to.shape && from.shape[rank - 2] * wf == to.shape[rank - 2] * wt, "rows must scale with the width: ", from, " and ",
+          to);
   const bool pack = wf < wt;
   const std::int64_t columns = from.shape.back(), rows = (pack ? to : from).size() / columns;  // of 32 bits
   return [in = n.operands[0], out = n.results[0], &to, pack, columns, rows](Machine& m) {
@@ -520,12 +523,13 @@ inline Execute constant(const Node& n) {
   const auto& value = n.attribute("value");
   const Type& t = n.result_types[0];
   const bool dense = value.kind == Attribute::Kind::dense;
-  n.check(is_value(t) && dense == (t.kind == Kind::vector), "cannot make a ", text_of(t), " of this value");
-  n.check(!dense || (value.elements.size() == 1 && value.elements[0].kind == Attribute::Kind::number), "a vector constant must be a splat: dense<x>");
+  n.check(is_value(t) && dense == (t.kind == Kind::vector), "cannot make a ", t, " of this value");
+  n.check(!dense || (value.elements.size() == 1 && value.elements[0].kind == Attribute::Kind::number),
+          "a vector constant must be a splat: dense<x>");
   const auto& literal = dense ? value.elements[0].text : value.text;
   const auto bits = literal_bits(literal, t.element);
   n.check(bits.has_value(), "'", literal, "' is no ", t.element_name);
-  n.check(literal == "true" || literal == "false" || value.type == t, "the value is a ", text_of(value.type), ", the result a ", text_of(t));
+  n.check(literal == "true" || literal == "false" || value.type == t, "the value is a ", value.type, ", the result a ", t);
   auto v = new_value(t);
   std::fill_n(v.words(), t.size(), *bits);
   return constant_value(n, std::move(v));
@@ -534,12 +538,12 @@ inline Execute constant(const Node& n) {
 inline Execute iota(const Node& n) {
   count_operands(n, 0);
   const Type& t = n.result_types[0];
-  n.check(t.is(Kind::vector, Scalar::i32) && t.shape.size() >= 2, "makes i32 vectors of rank 2 or more, not ", text_of(t));
+  n.check(t.is(Kind::vector, Scalar::i32) && t.shape.size() >= 2, "makes i32 vectors of rank 2 or more, not ", t);
   Shape weights(t.shape.size(), 0);
   const auto dims = n.integers("dimensions");
   std::int64_t weight = 1;
   for (std::size_t i = dims.size(); i-- > 0;) {
-    n.check(dims[i] >= 0 && dims[i] < static_cast<std::int64_t>(t.shape.size()), "dimension ", dims[i], " of ", text_of(t));
+    n.check(dims[i] >= 0 && dims[i] < static_cast<std::int64_t>(t.shape.size()), "dimension ", dims[i], " of ", t);
     weights[static_cast<std::size_t>(dims[i])] = weight;
     weight *= t.shape[static_cast<std::size_t>(dims[i])];
   }
@@ -557,19 +561,19 @@ inline Execute iota(const Node& n) {
 
 inline void same_element(const Node& n) {
   const Type &a = n.operand_types[0], &b = n.result_types[0];
-  n.check(a.element == b.element, "the element type changes: ", text_of(a), " to ", text_of(b));
+  n.check(a.element == b.element, "the element type changes: ", a, " to ", b);
 }
 
 inline Execute broadcast(const Node& n) {
   count_operands(n, 1);
   same_element(n);
   const Type &from = n.operand_types[0], &to = n.result_types[0];
-  n.check(to.kind == Kind::vector && is_value(from) && from.shape.size() <= to.shape.size(), "cannot stretch ", text_of(from), " to ", text_of(to));
+  n.check(to.kind == Kind::vector && is_value(from) && from.shape.size() <= to.shape.size(), "cannot stretch ", from, " to ", to);
   const auto strides = strides_of(from.shape);
   const auto lead = to.shape.size() - from.shape.size();
   Shape steps(to.shape.size(), 0);
   for (std::size_t d = 0; d < from.shape.size(); d++) {
-    n.check(from.shape[d] == 1 || from.shape[d] == to.shape[lead + d], "cannot stretch ", text_of(from), " to ", text_of(to));
+    n.check(from.shape[d] == 1 || from.shape[d] == to.shape[lead + d], "cannot stretch ", from, " to ", to);
     if (from.shape[d] != 1) steps[lead + d] = strides[d];
   }
   return moved(n, make_box(to.shape, strides_of(to.shape), steps), 0);
@@ -579,7 +583,7 @@ inline Execute shape_cast(const Node& n) {
   count_operands(n, 1);
   same_element(n);
   const Type &from = n.operand_types[0], &to = n.result_types[0];
-  n.check(from.kind == Kind::vector && to.kind == Kind::vector && from.size() == to.size(), "sizes differ: ", text_of(from), " and ", text_of(to));
+  n.check(from.kind == Kind::vector && to.kind == Kind::vector && from.size() == to.size(), "sizes differ: ", from, " and ", to);
   return shared(n);
 }
 
@@ -589,12 +593,12 @@ inline Execute extract_strided_slice(const Node& n) {
   const Type &from = n.operand_types[0], &to = n.result_types[0];
   const auto offsets = n.integers("offsets"), sizes = n.integers("sizes"), steps = n.integers("strides");
   const auto rank = from.shape.size();
-  n.check(offsets.size() == rank && sizes.size() == rank && steps.size() == rank && to.shape == sizes, "offsets, sizes and strides must fit ",
-          text_of(from), " and ", text_of(to));
+  n.check(offsets.size() == rank && sizes.size() == rank && steps.size() == rank && to.shape == sizes,
+          "offsets, sizes and strides must fit ", from, " and ", to);
   for (std::size_t d = 0; d < rank; d++) {
     n.check(steps[d] == 1, "stride ", steps[d], " in dim ", d, ": only 1 compiles");
-    n.check(offsets[d] >= 0 && sizes[d] >= 1 && offsets[d] + sizes[d] <= from.shape[d], "rows ", offsets[d], "..", offsets[d] + sizes[d] - 1,
-            " in dim ", d, " of ", text_of(from), " are out of bounds");
+    n.check(offsets[d] >= 0 && sizes[d] >= 1 && offsets[d] + sizes[d] <= from.shape[d], "rows ", offsets[d], "..",
+            offsets[d] + sizes[d] - 1, " in dim ", d, " of ", from, " are out of bounds");
   }
   const auto strides = strides_of(from.shape);
   return moved(n, make_box(to.shape, strides_of(to.shape), strides), dot(offsets, strides));
@@ -605,15 +609,15 @@ inline Execute extract(const Node& n) {
   same_element(n);
   const Type &from = n.operand_types[0], &to = n.result_types[0];
   const auto position = n.integers("static_position");
-  n.check(from.kind == Kind::vector && position.size() <= from.shape.size(), "position and ", text_of(from), " do not fit");
+  n.check(from.kind == Kind::vector && position.size() <= from.shape.size(), "position and ", from, " do not fit");
   const auto strides = strides_of(from.shape);
   std::int64_t base = 0;
   for (std::size_t d = 0; d < position.size(); d++) {
-    n.check(position[d] >= 0 && position[d] < from.shape[d], "position ", position[d], " in dim ", d, " of ", text_of(from), " is out of bounds");
+    n.check(position[d] >= 0 && position[d] < from.shape[d], "position ", position[d], " in dim ", d, " of ", from, " is out of bounds");
     base += position[d] * strides[d];
   }
   const Shape rest(from.shape.begin() + static_cast<std::ptrdiff_t>(position.size()), from.shape.end());
-  n.check(rest == to.shape, "cannot take a ", text_of(to), " out of ", text_of(from));
+  n.check(rest == to.shape, "cannot take a ", to, " out of ", from);
   const auto packed = strides_of(rest);
   return moved(n, make_box(rest, packed, packed), base);
 }
@@ -625,12 +629,12 @@ inline Execute transpose(const Node& n) {
   const auto order = n.integers("permutation");
   auto sorted = order;
   std::sort(sorted.begin(), sorted.end());
-  n.check(order.size() == from.shape.size() && order.size() == to.shape.size(), "permutation and ", text_of(from), " do not fit");
+  n.check(order.size() == from.shape.size() && order.size() == to.shape.size(), "permutation and ", from, " do not fit");
   const auto strides = strides_of(from.shape);
   Shape steps;
   for (std::size_t d = 0; d < order.size(); d++) {
-    n.check(sorted[d] == static_cast<std::int64_t>(d), tuple_text(order), " is no permutation");
-    n.check(to.shape[d] == from.shape[static_cast<std::size_t>(order[d])], "cannot transpose ", text_of(from), " to ", text_of(to));
+    n.check(sorted[d] == static_cast<std::int64_t>(d), order, " is no permutation");
+    n.check(to.shape[d] == from.shape[static_cast<std::size_t>(order[d])], "cannot transpose ", from, " to ", to);
     steps.push_back(strides[static_cast<std::size_t>(order[d])]);
   }
   return moved(n, make_box(to.shape, strides_of(to.shape), steps), 0);
@@ -642,7 +646,7 @@ struct Along {
 };
 
 inline Along along(const Node& n, std::int64_t dim, const Type& t) {
-  n.check(t.kind == Kind::vector && dim >= 0 && dim < static_cast<std::int64_t>(t.shape.size()), "dimension ", dim, " of ", text_of(t));
+  n.check(t.kind == Kind::vector && dim >= 0 && dim < static_cast<std::int64_t>(t.shape.size()), "dimension ", dim, " of ", t);
   Along a;
   for (std::size_t d = 0; d < t.shape.size(); d++) {
     auto& part = static_cast<std::int64_t>(d) < dim ? a.outer : static_cast<std::int64_t>(d) == dim ? a.size : a.inner;
@@ -661,10 +665,10 @@ inline Execute concatenate(const Node& n) {
   std::int64_t sum = 0;
   for (auto& t : n.operand_types) {
     auto filled = t.shape;
-    n.check(t.element == to.element && filled.size() == to.shape.size(), "cannot join ", text_of(t), " into ", text_of(to));
+    n.check(t.element == to.element && filled.size() == to.shape.size(), "cannot join ", t, " into ", to);
     const auto width = filled[static_cast<std::size_t>(dim)];
     filled[static_cast<std::size_t>(dim)] = to.shape[static_cast<std::size_t>(dim)];
-    n.check(filled == to.shape, "cannot join ", text_of(t), " into ", text_of(to), " along dim ", dim);
+    n.check(filled == to.shape, "cannot join ", t, " into ", to, " along dim ", dim);
     widths.push_back(width * whole.inner);
     sum += width;
   }
@@ -691,7 +695,7 @@ inline Execute concatenate(const Node& n) {
 inline Execute dynamic_rotate(const Node& n) {
   count_operands(n, 2);
   const Type& t = n.result_types[0];
-  n.check(n.operand_types[0] == t && n.operand_types[1].is(Kind::scalar, Scalar::i32), "takes ", text_of(t), " and an i32 amount");
+  n.check(n.operand_types[0] == t && n.operand_types[1].is(Kind::scalar, Scalar::i32), "takes ", t, " and an i32 amount");
   return [in = n.operands[0], by = n.operands[1], out = n.results[0], &t, a = along(n, n.integer("dimension"), t)](Machine& m) {
     const auto amount = m.number(by);
     m.check(amount >= 0, "a rotation by ", amount, ": the amount must not be negative");
@@ -718,8 +722,8 @@ inline Execute dynamic_gather(const Node& n) {
   count_operands(n, 2);
   const Type &t = n.result_types[0], &it = n.operand_types[1];
   const auto dims = n.integers("dimensions");
-  n.check(n.operand_types[0] == t, "source and result differ: ", text_of(n.operand_types[0]), " and ", text_of(t));
-  n.check(it == with_element(t, Scalar::i32, "i32"), "the indices must be i32 in the source's shape, not ", text_of(it));
+  n.check(n.operand_types[0] == t, "source and result differ: ", n.operand_types[0], " and ", t);
+  n.check(it == with_element(t, Scalar::i32, "i32"), "the indices must be i32 in the source's shape, not ", it);
   n.check(dims.size() == 1, "gathers along one dim");
   return [in = n.operands[0], by = n.operands[1], out = n.results[0], &t, a = along(n, dims[0], t)](Machine& m) {
     m.need_defined(by, t.shape);
@@ -730,7 +734,8 @@ inline Execute dynamic_gather(const Node& n) {
     const auto row = a.size * a.inner;
     for (std::int64_t i = 0; i < t.size(); i++) {
       if (at[i] >= static_cast<std::uint64_t>(a.size))
-        m.fail("out of bounds: operand ", m.name(in), ", gathers element ", as_signed(at[i]), " of ", a.size, " at index ", index_text(i, t.shape));
+        m.fail("out of bounds: operand ", m.name(in), ", gathers element ", as_signed(at[i]), " of ", a.size, " at index ",
+               index_text(i, t.shape));
       const auto from = i / row * row + at[i] * a.inner + i % a.inner;
       r.words()[i] = x[from];
       if (u) marks[static_cast<std::size_t>(i)] = u[from];
@@ -762,7 +767,7 @@ inline Execute multi_reduction(const Node& n) {
   count_operands(n, 2);
   const Type &from = n.operand_types[0], &to = n.result_types[0];
   n.check(n.operand_types[1] == to && from.kind == Kind::vector && to.kind == Kind::vector && from.element == to.element,
-          "source, accumulator and result do not fit: ", text_of(from), ", ", text_of(n.operand_types[1]), ", ", text_of(to));
+          "source, accumulator and result do not fit: ", from, ", ", n.operand_types[1], ", ", to);
   auto dims = n.integers("reduction_dims");
   std::sort(dims.begin(), dims.end());
   Shape kept;
@@ -773,7 +778,7 @@ inline Execute multi_reduction(const Node& n) {
     folds.push_back(along(n, dims[i], rest));
     rest.shape.erase(rest.shape.begin() + dims[i]);
   }
-  n.check(rest.shape == to.shape, "reducing dims ", tuple_text(dims), " of ", text_of(from), " does not give ", text_of(to));
+  n.check(rest.shape == to.shape, "reducing dims ", dims, " of ", from, " does not give ", to);
   struct Rule {
     std::string_view kind;
     Scalar element;
@@ -801,14 +806,15 @@ inline Execute multi_reduction(const Node& n) {
         rule.join(m[acc].words(), data.data(), r.words(), to.size());
         m[out] = std::move(r);
       };
-  n.fail("'", kind, "' of ", text_of(from), " is not simulated");
+  n.fail("'", kind, "' of ", from, " is not simulated");
 }
 
 // ---- matmul
 
 // One [M, K] x [K, N] product: out = acc + (+0 + chain over k ascending of fma(a, b)). Blocks of columns stay in registers; every
 // output has its own chain, so the blocking does not show.
-inline void chains(const float* a, const float* b, const std::uint32_t* acc, std::uint32_t* out, std::int64_t M, std::int64_t N, std::int64_t K) {
+inline void chains(const float* a, const float* b, const std::uint32_t* acc, std::uint32_t* out, std::int64_t M, std::int64_t N,
+                   std::int64_t K) {
   constexpr std::int64_t width = 64;
   for (std::int64_t j = 0; j < N; j += width) {
     const auto columns = std::min(width, N - j);
@@ -849,7 +855,8 @@ inline Execute matmul(const Node& n) {
   for (int g = 0; g < 4; g++) n.check(groups[static_cast<std::size_t>(g)].size() == 1, "one contracting and one free dim each");
   const auto cover = [&](std::vector<std::int64_t> dims) {
     std::sort(dims.begin(), dims.end());
-    for (std::size_t d = 0; d < dims.size(); d++) n.check(dims[d] == static_cast<std::int64_t>(d), "dimension_numbers must name each dim once");
+    for (std::size_t d = 0; d < dims.size(); d++)
+      n.check(dims[d] == static_cast<std::int64_t>(d), "dimension_numbers must name each dim once");
   };
   auto lhs_dims = lhs_batch, rhs_dims = rhs_batch;
   lhs_dims.insert(lhs_dims.end(), {groups[2][0], groups[0][0]});
@@ -861,17 +868,18 @@ inline Execute matmul(const Node& n) {
   order.insert(order.end(), {0, groups[2][0], 1, groups[3][0]});
   n.check(order == groups[4], "the output order must be batch, lhs free, rhs free");
   const auto dim = [](const Type& t, std::int64_t d) { return t.shape[static_cast<std::size_t>(d)]; };
-  const auto B = lhs_batch.empty() ? 1 : dim(at, lhs_batch[0]), M = dim(at, groups[2][0]), K = dim(at, groups[0][0]), N = dim(bt, groups[3][0]);
-  n.check(dim(bt, groups[1][0]) == K, "contraction sizes differ: ", text_of(at), " and ", text_of(bt));
-  n.check(lhs_batch.empty() || dim(bt, rhs_batch[0]) == B, "batch sizes differ: ", text_of(at), " and ", text_of(bt));
-  n.check(to.shape == (lhs_batch.empty() ? Shape{M, N} : Shape{B, M, N}), text_of(at), " by ", text_of(bt), " does not give ", text_of(to));
+  const auto B = lhs_batch.empty() ? 1 : dim(at, lhs_batch[0]), M = dim(at, groups[2][0]), K = dim(at, groups[0][0]),
+             N = dim(bt, groups[3][0]);
+  n.check(dim(bt, groups[1][0]) == K, "contraction sizes differ: ", at, " and ", bt);
+  n.check(lhs_batch.empty() || dim(bt, rhs_batch[0]) == B, "batch sizes differ: ", at, " and ", bt);
+  n.check(to.shape == (lhs_batch.empty() ? Shape{M, N} : Shape{B, M, N}), at, " by ", bt, " does not give ", to);
 
   const auto* precision = n.attributes.find("precision");
   const auto kind = precision ? n.tagged("precision", "tpu.contract_precision") : std::string("bf16");
   n.check(kind == "bf16" || kind == "fp32", "precision '", kind, "' is not simulated: its passes are not public");
   const auto operand = [&](const Type& t) {
-    n.check(t.element == Scalar::f32 || t.element == Scalar::bf16, "does not take ", text_of(t));
-    n.check(kind == "bf16" || t.element == Scalar::f32, "Bad lhs type: fp32 precision needs f32 operands, not ", text_of(t));
+    n.check(t.element == Scalar::f32 || t.element == Scalar::bf16, "does not take ", t);
+    n.check(kind == "bf16" || t.element == Scalar::f32, "Bad lhs type: fp32 precision needs f32 operands, not ", t);
     return t.element == Scalar::bf16 ? loop1<widen> : kind == "fp32" ? Loop1(nullptr) : loop1<round_to_bf16>;
   };
   // To [B, M, K] and [B, K, N], rows contiguous.
@@ -884,7 +892,8 @@ inline Execute matmul(const Node& n) {
     }
     return make_box(shape, strides_of(shape), steps);
   };
-  return [&n, &at, &bt, &to, B, M, N, K, a_box = pack(at, lhs_dims), b_box = pack(bt, rhs_dims), a_loop = operand(at), b_loop = operand(bt)](Machine& m) {
+  return [&n, &at, &bt, &to, B, M, N, K, a_box = pack(at, lhs_dims), b_box = pack(bt, rhs_dims), a_loop = operand(at),
+          b_loop = operand(bt)](Machine& m) {
     m.need_defined(n.operands[0], at.shape);
     m.need_defined(n.operands[1], bt.shape);
     m.need_defined(n.operands[2], to.shape);
@@ -922,8 +931,8 @@ inline Access access(const Node& n, std::size_t base, std::size_t count, const T
   const Type& ref = n.operand_types[base];
   const auto rank = ref.shape.size();
   n.check(ref.space == "vmem", "vectors live in vmem, not in ", ref.space.empty() ? "no space" : ref.space);
-  n.check(type.kind == Kind::vector && type.element == ref.element && type.shape.size() == rank && count == rank, "vector, memref and ", count,
-          " indices do not fit: ", text_of(type), " and ", text_of(ref));
+  n.check(type.kind == Kind::vector && type.element == ref.element && type.shape.size() == rank && count == rank, "vector, memref and ",
+          count, " indices do not fit: ", type, " and ", ref);
   if (steps.empty()) steps = Shape(rank, 1);
   n.check(steps.size() == rank, "one stride per dim");
   Access a{n.operands[base], {}, type, ref.shape, steps, {}};
@@ -946,7 +955,7 @@ inline std::int64_t start(Machine& m, const Access& a, const char* what) {
   for (std::size_t d = 0; d < index.size(); d++) {
     const auto last = index[d] + (a.type.shape[d] - 1) * a.steps[d];
     if (index[d] < 0 || last >= a.ref_shape[d])
-      m.fail(what, " out of bounds: ", memory.name, " ", tuple_text(a.ref_shape), " at index ", tuple_text(index),
+      m.fail(what, " out of bounds: ", memory.name, " ", a.ref_shape, " at index ", index,
             ", dim ", d, " reaches ", index[d] < 0 ? index[d] : last);
   }
   return dot(index, memory.strides);
@@ -1005,7 +1014,7 @@ inline std::vector<std::int64_t> segments(const Node& n, std::size_t parts) {
   const auto s = n.integers("operandSegmentSizes");
   std::int64_t sum = 0;
   for (auto p : s) sum += p;
-  n.check(s.size() == parts && sum == static_cast<std::int64_t>(n.operands.size()), "operandSegmentSizes ", tuple_text(s), " do not fit ",
+  n.check(s.size() == parts && sum == static_cast<std::int64_t>(n.operands.size()), "operandSegmentSizes ", s, " do not fit ",
           n.operands.size(), " operands");
   return s;
 }
@@ -1056,7 +1065,7 @@ inline std::int64_t scalar_place(Machine& m, const Node& n, std::size_t base) {
   Shape index;
   for (std::size_t i = base + 1; i < n.operands.size(); i++) index.push_back(m.number(n.operands[i]));
   for (std::size_t d = 0; d < index.size(); d++)
-    if (index[d] < 0 || index[d] >= memory.shape[d]) m.fail("out of bounds: ", memory.name, " ", tuple_text(memory.shape), " at index ", tuple_text(index));
+    if (index[d] < 0 || index[d] >= memory.shape[d]) m.fail("out of bounds: ", memory.name, " ", memory.shape, " at index ", index);
   return dot(index, memory.strides);
 }
 
@@ -1100,7 +1109,8 @@ inline Execute memref_store(const Node& n) {
 inline Execute assume_multiple(const Node& n) {
   count_operands(n, 1);
   const auto multiple = n.integer("multiple");
-  n.check(n.result_types[0] == n.operand_types[0] && n.result_types[0].kind == Kind::scalar && multiple > 0, "takes a scalar and a positive multiple");
+  n.check(n.result_types[0] == n.operand_types[0] && n.result_types[0].kind == Kind::scalar && multiple > 0,
+          "takes a scalar and a positive multiple");
   return [in = n.operands[0], out = n.results[0], multiple](Machine& m) {
     const auto x = m.number(in);
     m.check(x % multiple == 0, x, " is no multiple of ", multiple);
@@ -1132,12 +1142,14 @@ inline std::vector<Value> results_of(Machine& m, const Block& b) {
 // The terminator must yield the types of the op's results.
 inline void check_yield(const Node& n, const Region& r) {
   const auto& yielded = r.nodes.empty() ? std::vector<Type>{} : r.nodes.back().operand_types;
-  n.check(yielded == n.result_types, "a region yields ", yielded.size(), " values of other types or number than the ", n.result_types.size(), " results");
+  n.check(yielded == n.result_types, "a region yields ", yielded.size(), " values of other types or number than the ",
+          n.result_types.size(), " results");
   n.check(r.nodes.empty() || r.nodes.back().name == "scf.yield", "a region must end in scf.yield");
 }
 
 inline Execute if_op(const Node& n) {
-  n.check(n.operands.size() == 1 && n.operand_types[0].is(Kind::scalar, Scalar::i1) && n.regions.size() == 2, "takes an i1 and two regions");
+  n.check(n.operands.size() == 1 && n.operand_types[0].is(Kind::scalar, Scalar::i1) && n.regions.size() == 2,
+          "takes an i1 and two regions");
   std::shared_ptr<Block> arms[2];
   for (std::size_t i = 0; i < 2; i++) {
     n.check(n.regions[i].arguments.empty(), "a region of scf.if has no arguments");

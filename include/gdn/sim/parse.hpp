@@ -19,49 +19,6 @@
 
 namespace gdn::sim {
 
-// A piece of a sentence. text() and require() below mean what gdn::text and gdn::require do, but compile far faster: there are
-// hundreds of sentences here, nearly every one of them with types of its own.
-class Part {
- public:
-  Part(std::string_view s) : text_(s) {}
-  Part(const std::string& s) : text_(s) {}
-  Part(const char* s) : text_(s) {}
-  Part(char c) : kind_(Kind::character), whole_(c) {}
-  template <std::integral T>
-  Part(T n) : kind_(Kind::whole), whole_(static_cast<std::int64_t>(n)) {}
-  Part(float x) : kind_(Kind::real), real_(x) {}
-
-  void append_to(std::ostream& out) const {
-    if (kind_ == Kind::text) out << text_;
-    else if (kind_ == Kind::character) out << static_cast<char>(whole_);
-    else if (kind_ == Kind::whole) out << whole_;
-    else out << real_;
-  }
-
- private:
-  enum class Kind { text, character, whole, real };
-  Kind kind_ = Kind::text;
-  std::string_view text_;
-  std::int64_t whole_ = 0;
-  float real_ = 0;
-};
-
-[[gnu::noinline]] inline std::string joined(std::initializer_list<Part> parts) {
-  std::ostringstream out;
-  for (auto& p : parts) p.append_to(out);
-  return out.str();
-}
-
-template <class... Parts>
-std::string text(const Parts&... parts) {
-  return joined({Part(parts)...});
-}
-
-template <class... Parts>
-void require(bool condition, const Parts&... parts) {
-  if (!condition) throw Error(joined({Part(parts)...}));
-}
-
 using Shape = std::vector<std::int64_t>;
 
 inline std::int64_t volume(const Shape& shape) {
@@ -125,6 +82,55 @@ inline std::string text_of(const Type& t) {
   return t.element_name;
 }
 
+// A piece of a sentence, written out only when the sentence is: types and shapes are turned into text in errors alone.
+// text() and require() below mean what gdn::text and gdn::require do.
+class Part {
+ public:
+  Part(std::string_view s) : text_(s) {}
+  Part(const std::string& s) : text_(s) {}
+  Part(const char* s) : text_(s) {}
+  Part(char c) : kind_(Kind::character), whole_(c) {}
+  template <std::integral T>
+  Part(T n) : kind_(Kind::whole), whole_(static_cast<std::int64_t>(n)) {}
+  Part(float x) : kind_(Kind::real), real_(x) {}
+  Part(const Type& t) : kind_(Kind::type), type_(&t) {}
+  Part(const Shape& s) : kind_(Kind::shape), shape_(&s) {}
+
+  void append_to(std::ostream& out) const {
+    if (kind_ == Kind::text) out << text_;
+    else if (kind_ == Kind::character) out << static_cast<char>(whole_);
+    else if (kind_ == Kind::whole) out << whole_;
+    else if (kind_ == Kind::real) out << real_;
+    else if (kind_ == Kind::type) out << text_of(*type_);
+    else out << tuple_text(*shape_);
+  }
+
+ private:
+  enum class Kind { text, character, whole, real, type, shape };
+  Kind kind_ = Kind::text;
+  std::string_view text_;
+  std::int64_t whole_ = 0;
+  float real_ = 0;
+  const Type* type_ = nullptr;
+  const Shape* shape_ = nullptr;
+};
+
+[[gnu::noinline, gnu::cold]] inline std::string joined(std::initializer_list<Part> parts) {
+  std::ostringstream out;
+  for (auto& p : parts) p.append_to(out);
+  return out.str();
+}
+
+template <class... Parts>
+std::string text(const Parts&... parts) {
+  return joined({Part(parts)...});
+}
+
+template <class... Parts>
+void require(bool condition, const Parts&... parts) {
+  if (!condition) throw Error(joined({Part(parts)...}));
+}
+
 struct Attribute {
   enum class Kind { unit, number, string, symbol, array, dictionary, dense, type, tagged };
   Kind kind = Kind::unit;
@@ -166,7 +172,9 @@ struct Node {
   void check(bool condition, const Parts&... parts) const {
     if (!condition) fail(parts...);
   }
-  [[noreturn, gnu::noinline]] void fail_with(std::initializer_list<Part> parts) const { throw Error(where() + ": " + joined(parts)); }
+  [[noreturn, gnu::noinline, gnu::cold]] void fail_with(std::initializer_list<Part> parts) const {
+    throw Error(where() + ": " + joined(parts));
+  }
   std::string where() const { return text(name, " at line ", line, label.empty() ? "" : " (\"" + label + "\")"); }
 
   const Attribute& attribute(std::string_view key) const {
@@ -376,6 +384,7 @@ class Reader {
     } else if (eat("vector<")) {
       t.kind = Kind::vector;
       shaped(t);
+      if (t.shape.empty()) fail("a vector of rank 1 or more");
       want(">");
     } else if (eat("tensor<")) {
       t.kind = Kind::tensor;
@@ -591,10 +600,11 @@ class KernelParser {
     n.check(n.operands.size() == n.operand_types.size(), n.operands.size(), " operands, but ", n.operand_types.size(), " operand types");
     for (std::size_t i = 0; i < n.operands.size(); i++) {
       const auto& defined = types_[static_cast<std::size_t>(n.operands[i])];
-      n.check(defined == n.operand_types[i], "operand ", out_.names[static_cast<std::size_t>(n.operands[i])], " is a ", text_of(defined),
-              ", not a ", text_of(n.operand_types[i]));
+      n.check(defined == n.operand_types[i], "operand ", out_.names[static_cast<std::size_t>(n.operands[i])], " is a ", defined,
+              ", not a ", n.operand_types[i]);
     }
-    n.check(static_cast<int>(n.result_types.size()) == count || name.empty(), count, " results named, but ", n.result_types.size(), " typed");
+    n.check(static_cast<int>(n.result_types.size()) == count || name.empty(), count, " results named, but ", n.result_types.size(),
+            " typed");
     if (name.empty() && !n.result_types.empty()) name = text("an unnamed result of line ", n.line);
     if (!n.result_types.empty()) {
       const int first = define(name, n.result_types);
@@ -641,7 +651,8 @@ class KernelParser {
 
   int define(const std::string& name, const std::vector<Type>& types) {
     const int first = static_cast<int>(out_.names.size());
-    if (!scopes_.back().emplace(name, Definition{first, static_cast<int>(types.size())}).second) in_.fail("a new name, %" + name + " is taken,");
+    if (!scopes_.back().emplace(name, Definition{first, static_cast<int>(types.size())}).second)
+      in_.fail("a new name, %" + name + " is taken,");
     for (std::size_t i = 0; i < types.size(); i++) {
       out_.names.push_back(types.size() == 1 ? "%" + name : text("%", name, "#", i));
       types_.push_back(types[i]);
@@ -674,7 +685,8 @@ class KernelParser {
     constexpr std::string_view prefix = "stable_mosaic.";
     const bool prefixed = n.name.starts_with(prefix);
     n.check(!out_.version || prefixed, "Operation not in a serialized form: the module has a version, the op no '", prefix, "' prefix");
-    n.check(out_.version || !prefixed, "Missing or invalid version attribute: the op has the prefix of the stable form, the module no version");
+    n.check(out_.version || !prefixed,
+            "Missing or invalid version attribute: the op has the prefix of the stable form, the module no version");
     if (prefixed) n.name.erase(0, prefix.size());
     n.label = in_.label_of(n.label);
     for (auto& r : n.regions)

@@ -95,7 +95,8 @@ inline BackendConfig read_backend_config(const std::string& json) {
   BackendConfig out;
   out.body = decode_base64(config->find("body")->text);
   require(!out.body.starts_with("ML\xefR"), "the body is MLIR bytecode; only stable text is simulated");
-  require(out.body.find("stable_mosaic.version") != out.body.npos, "Missing or invalid version attribute: the body is not in the stable form");
+  require(out.body.find("stable_mosaic.version") != out.body.npos,
+          "Missing or invalid version attribute: the body is not in the stable form");
   if (const auto* scoped = all.find("scoped_memory_configs"))
     for (auto& memory : scoped->elements) {
       const auto *space = memory.find("memory_space"), *size = memory.find("size");
@@ -108,7 +109,8 @@ inline BackendConfig read_backend_config(const std::string& json) {
 // func.func public @main: reshapes around custom calls.
 class Program {
  public:
-  Program(std::string_view text, std::vector<Array> inputs, const Options& options) : in_(text), inputs_(std::move(inputs)), options_(options) {}
+  Program(std::string_view text, std::vector<Array> inputs, const Options& options)
+      : in_(text), inputs_(std::move(inputs)), options_(options) {}
 
   Result run() {
     while (in_.eat_alias()) {}
@@ -199,7 +201,7 @@ class Program {
   }
 
   void want_type(const Type& stated, const Type& defined) {
-    if (stated != defined) fail("a value is a ", text_of(defined), ", not a ", text_of(stated));
+    if (stated != defined) fail("a value is a ", defined, ", not a ", stated);
   }
 
   Typed reshape() {
@@ -211,7 +213,7 @@ class Program {
     in_.want("->");
     const auto to = in_.type();
     const bool fits = to.kind == Type::Kind::tensor && to.element == value.type.element && to.size() == value.type.size();
-    if (!fits) fail("cannot reshape ", text_of(value.type), " to ", text_of(to));
+    if (!fits) fail("cannot reshape ", value.type, " to ", to);
     value.type = to;
     value.array.shape = to.shape;
     return value;
@@ -232,7 +234,8 @@ class Program {
     const auto stated = in_.types();
     in_.want("->");
     call.results = in_.types();
-    if (stated.size() != call.operands.size()) fail("the custom call has ", call.operands.size(), " operands, but ", stated.size(), " operand types");
+    if (stated.size() != call.operands.size())
+      fail("the custom call has ", call.operands.size(), " operands, but ", stated.size(), " operand types");
     for (std::size_t i = 0; i < stated.size(); i++) want_type(stated[i], call.operands[i]);
     const auto* config = attributes.find("backend_config");
     if (!config) fail("the custom call has no backend_config");

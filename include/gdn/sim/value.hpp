@@ -1,6 +1,7 @@
 // Values of the simulator: 32 bits per element (bf16: its 16 bits, i1: 0 or 1), row-major, with an undefined mark per element;
 // the f32 arithmetic they obey; and strided copies between them.
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -41,18 +42,18 @@ class FlushSubnormals {
   FlushSubnormals& operator=(const FlushSubnormals&) = delete;
 };
 
-// a * b + c with one rounding, without an instruction for it. The product of two floats is exact in double; the sum is rounded to odd,
-// so that narrowing rounds once. Subnormals are flushed by the two conversions.
+// a * b + c with one rounding, without an instruction for it. The product of two floats is exact in double. Rounding the sum to
+// double and then to float differs from rounding it once only where the double is halfway between two floats and inexact: there it is
+// moved to the side of the error first. The two conversions flush subnormals.
 inline float fma_by_double(float a, float b, float c) {
   const double product = static_cast<double>(a) * static_cast<double>(b);
   const double addend = c;
   double sum = product + addend;
-  if (std::isfinite(sum)) {
+  const auto bits = std::bit_cast<std::uint64_t>(sum);
+  if ((bits & 0x1fffffffu) == 0x10000000u) [[unlikely]] {
     const double back = sum - product;
     const double error = (product - (sum - back)) + (addend - back);
-    const auto bits = std::bit_cast<std::uint64_t>(sum);
-    // Inexact and even: step to the odd neighbour on the side of the error.
-    if (error != 0 && (bits & 1) == 0) sum = std::bit_cast<double>((error > 0) == (sum > 0) ? bits + 1 : bits - 1);
+    if (error != 0) sum = std::bit_cast<double>((error > 0) == (sum > 0) ? bits + 1 : bits - 1);
   }
   return static_cast<float>(sum);
 }

@@ -1,0 +1,26 @@
+// Machines of these tests: the simulator by way of the library's copy (a call costs its trace, not a simulator), and the CPU without
+// one of its overrides.
+#pragma once
+#include "replay.hpp"
+#include "same_bits.hpp"
+
+namespace gdn::test {
+
+struct Traced {
+  Simulate simulate;
+  explicit Traced(Schedule s = Schedule::lifted(), sim::Options o = {}) : simulate(std::move(s), o) {}
+  template <class Call> void run(const Call& call) { test::simulate(simulate, Emit::traced(call)); }
+  template <class F> void check_data(F) const {}
+};
+
+// `call` on the CPU and in the simulator.
+template <class Call> void check_traced(const Spec& spec, const std::vector<Schedule>& schedules = {Schedule::lifted()}, const sim::Options& options = {}) {
+  Call call(spec);
+  const Outputs cpu = run(Cpu(2), call);
+  for (const Schedule& s : schedules) {
+    INFO(spec.name() << "; " << described(s));
+    CHECK(differences(cpu, run(Traced(s, options), call)) == "");
+  }
+}
+
+}  // namespace gdn::test
