@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "gdn/mosaic/exact.hpp"
 #include "gdn/mosaic/module.hpp"
 #include "gdn/mosaic/schedule.hpp"
 
@@ -242,6 +243,7 @@ class Lowering {
   // ---- elementwise operations
   int elementwise(const Node& n, const std::vector<int>& in, Element operand, const std::string& type) {
     static const std::string none = "fastmath = #arith.fastmath<none>";
+    if (s.exact_functions && exact::has_definition(n.op)) return exact::spelled_out(b, n.op, in[0]);
     switch (n.op) {
       case Op::equal: case Op::less: case Op::less_equal: {
         const bool real = operand == Element::f32;

@@ -26,6 +26,8 @@ struct Schedule {
   int vectors_tick = 8;
   bool join_narrow_dots = true;     // 128-lane dots of two pairs as one of 256: for 256x256 matrix units
   std::int64_t vmem_limit_bytes = 60ll << 20;
+  // Functions such as exp2 as the TPU's own operations (native), or spelled out in operations whose rounding is known (exact).
+  bool exact_functions = false;
 
   static Schedule lifted(int heads_per_step = 0) { return {.heads_per_step = heads_per_step}; }
   static Schedule paired(int heads_per_step = 0) { return {.heads = Heads::paired, .heads_per_step = heads_per_step}; }
