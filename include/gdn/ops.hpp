@@ -1,7 +1,6 @@
 // Every operation a kernel is written with. Each has one meaning, stated here, that all machines keep to the bit.
 #pragma once
-#include <utility>
-
+#include "gdn/control.hpp"
 #include "gdn/tile.hpp"
 
 namespace gdn {
@@ -142,10 +141,5 @@ template <TileLike A> auto sum_cols(const A& a) {
 template <class M, class R> Column<M, f32, R> cumsum(const Column<M, f32, R>& x) { return {M::cumsum(x)}; }
 // The same within runs of equal ids: the addend is +0 also where id_(i-s) differs from id_i.
 template <class M, class R> Column<M, f32, R> cumsum_within(const Column<M, i32, R>& id, const Column<M, f32, R>& x) { return {M::cumsum_within(id, x)}; }
-
-// ---- control
-template <int N, class F> void unroll(F f) {
-  [&]<int... I>(std::integer_sequence<int, I...>) { (f(std::integral_constant<int, I>{}), ...); }(std::make_integer_sequence<int, N>{});
-}
 
 }  // namespace gdn

@@ -38,7 +38,7 @@ template <class F, class... A> struct TileCall {
     Ref<M, f32, typename Result<M>::rows, typename Result<M>::cols> out;
   };
   template <class M> Refs<M> bind(M& m) const {
-    detail::Binding<M> b{m};
+    gdn::detail::Binding<M> b{m};
     return bind(b, std::index_sequence_for<A...>{});
   }
   template <class M> void head(M&, const Refs<M>& r) const {
@@ -46,7 +46,7 @@ template <class F, class... A> struct TileCall {
   }
 
  private:
-  template <class M, std::size_t... I> Refs<M> bind(detail::Binding<M>& b, std::index_sequence<I...>) const {
+  template <class M, std::size_t... I> Refs<M> bind(gdn::detail::Binding<M>& b, std::index_sequence<I...>) const {
     return {{b.template ref<typename A::element, typename A::rows, typename A::cols>(b.array("x" + std::to_string(I), Use::in, std::get<I>(in)),
                                                                                     Place::sequence, Use::in, Domain::value_head)...},
             b.template ref<f32, typename Result<M>::rows, typename Result<M>::cols>(b.array("out", Use::out, out), Place::sequence, Use::out,
@@ -61,7 +61,7 @@ template <class Bind, class Head> struct LambdaCall {
   Bind declare;
   Head body;
   template <class M> auto bind(M& m) const {
-    detail::Binding<M> b{m};
+    gdn::detail::Binding<M> b{m};
     return declare(b);
   }
   template <class M, class Refs> void head(M& m, const Refs& refs) const { body(m, refs); }

@@ -85,6 +85,20 @@ class Machine {
   template <class F> auto stage(int, F f) { return f(); }
   template <class F> auto per_key_head(F f);
 
+  // ---- control
+  template <class P, class Body> void when(const Scalar<Machine, i32>& x, P predicate, Body body) const {
+    float holds[W];
+    cpu::store(holds, select(predicate(I(std::bit_cast<std::int32_t>(*x.h.data()))), F(1.f), F(0.f)));
+    if (holds[0] == 1.f) body();
+  }
+  template <class F> void loop(int n, F body) const {
+    for (int i = 0; i < n; i++) {
+      handle index = handle::fresh(1, 1);
+      *index.data() = std::bit_cast<float>(static_cast<std::int32_t>(i));
+      body(Scalar<Machine, i32>{index});
+    }
+  }
+
   // ---- memory
   template <class T, class R, class C> handle load(int ref) const { return load(ref); }
   template <class T, class R, class C> void store(int ref, const handle& x) const { store(ref, x); }

@@ -12,13 +12,7 @@ class Lifted : Lowering {
     mark_used();
     for (int i = 0; i < static_cast<int>(p.refs.size()); i++)
       if (p.refs[i].place == Place::carried) begin(i);
-    for (int i = 0; i < p.size(); i++) {
-      if (!used[i]) continue;
-      b.label = p.name + ": stage " + number(p[i].stage) + ", " + trace::info(p[i].op).name + " #" + number(i);
-      if (p[i].op == Op::store) put(p[i]);
-      else if (p[i].op == Op::store_rows) put_rows(p[i]);
-      else if (p[i].op == Op::load) get(i);  // where it stands: a later store must not change it
-    }
+    write_down(0, p.size());
     b.label.clear();
     for (int i = 0; i < static_cast<int>(p.refs.size()); i++)
       if (p.refs[i].final >= 0) finish(i);
@@ -26,6 +20,38 @@ class Lifted : Lowering {
   }
 
  private:
+  // Effects in their order; what they are made of when it is first needed.
+  void write_down(int from, int to) {
+    for (int i = from; i < to; i++) {
+      if (!used[i]) continue;
+      b.label = p.name + ": stage " + number(p[i].stage) + ", " + trace::info(p[i].op).name + " #" + number(i);
+      switch (p[i].op) {
+        case Op::store: put(p[i]); break;
+        case Op::store_rows: put_rows(p[i]); break;
+        case Op::load: get(i); break;  // where it stands: a later store must not change it
+        case Op::when: case Op::loop: i = region(i); break;
+        default: break;
+      }
+    }
+  }
+  // Returns where the region ends.
+  int region(int begin) {
+    int end = begin + 1;
+    for (int depth = 1; depth; end++) depth += p[end].op == Op::end ? -1 : trace::is_region(p[end].op) ? 1 : 0;
+    const auto outside = made_;
+    if (p[begin].op == Op::when) {
+      b.when(get(p[begin].in[0]), [&] { write_down(begin + 1, end - 1); });
+    } else {
+      b.loop(p[begin].a, [&](int i) {
+        for (int n = begin + 1; n < end; n++)
+          if (p[n].op == Op::loop_index && p[n].a == begin) made_[n] = i;
+        write_down(begin + 1, end - 1);
+      });
+    }
+    made_ = outside;  // what was made inside may not be used outside
+    return end - 1;
+  }
+
   std::map<int, int> made_;
   std::map<int, int> carried_;
 

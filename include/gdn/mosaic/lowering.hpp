@@ -311,7 +311,7 @@ class Lowering {
     used.assign(static_cast<std::size_t>(p.size()), 0);
     users.assign(static_cast<std::size_t>(p.size()), {});
     for (int i = p.size() - 1; i >= 0; i--) {
-      if (trace::is_store(p[i].op)) used[i] = 1;
+      if (trace::is_store(p[i].op) || trace::is_region(p[i].op)) used[i] = 1;
       if (used[i])
         for (int j : p[i].in) used[j] = 1;
     }

@@ -19,6 +19,12 @@ class Paired : Lowering {
     if (x.chunk != 64) return text("chunks of ", x.chunk, " tokens; pairs need 64");
     if (heads % 2 || (x.ratio() > 1 && x.ratio() % 2)) return text(heads, " heads a step, ", x.ratio(), " a key head: no partner for every head");
     if (x.value_heads > 128) return text(x.value_heads, " value heads; at most 128");
+    std::set<int> stored;
+    for (auto& n : p.nodes) {
+      if (trace::is_region(n.op)) return "control flow in the body";
+      if (n.op == Op::load && stored.count(n.ref)) return text(p.refs[n.ref].name, " is read after it is written; pairs read first");
+      if (trace::is_store(n.op) && !stored.insert(n.ref).second) return text(p.refs[n.ref].name, " is written twice");
+    }
     for (auto& r : p.refs)
       if ((r.place == Place::tokens && r.cols != 1 && r.cols % 64) || (r.place == Place::weights && r.cols % 128))
         return text(r.name, " has ", r.cols, " columns; pairs need multiples of 64 lanes");

@@ -36,6 +36,20 @@ struct Trace {
   }
   template <class F> auto per_key_head(F f) { return f(); }
 
+  // ---- control
+  template <class P, class F> void when(const Scalar<Trace, i32>& x, P predicate, F body) {
+    const trace::Condition c = predicate(trace::Integer(&program, x.h.id));
+    program.open({.op = trace::Op::when, .in = {c.id}, .element = Element::i1});
+    body();
+    program.close();
+  }
+  template <class F> void loop(int n, F body) {
+    const int region = program.open({.op = trace::Op::loop, .in = {}, .element = Element::i32, .a = n});
+    const int i = program.add({.op = trace::Op::loop_index, .in = {}, .element = Element::i32, .a = region, .domain = Domain::token});
+    body(Scalar<Trace, i32>{{&program, i}});
+    program.close();
+  }
+
   // ---- memory
   template <class T, class R, class C> handle load(int ref) { return load(ref, R::size, C::size); }
   [[gnu::noinline]] handle load(int ref, int rows, int cols) {

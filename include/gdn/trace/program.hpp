@@ -21,6 +21,7 @@ enum class Op {
   equal, less, less_equal, both,
   select, stretch, dot, transpose, rows, concat, sum_cols, cumsum, cumsum_within, diagonal_blocks, block_column,
   round, extend,
+  when, loop, loop_index, end,  // a region of effects: when(condition) or loop(a times), up to its end
 };
 
 struct OpInfo {
@@ -38,10 +39,12 @@ inline const OpInfo& info(Op op) {
       {"select", "arith.select"}, {"stretch", "vector.broadcast"}, {"dot", "tpu.matmul"}, {"transpose", "tpu.transpose"},
       {"rows", ""}, {"concat", ""}, {"sum_cols", ""}, {"cumsum", ""}, {"cumsum_within", ""}, {"diagonal_blocks", ""},
       {"block_column", ""}, {"round", "arith.truncf"}, {"extend", "arith.extf"},
+      {"when", "scf.if"}, {"loop", "scf.for"}, {"loop_index", ""}, {"end", ""},
   };
   return table[static_cast<int>(op)];
 }
 inline bool is_store(Op op) { return op == Op::store || op == Op::store_rows; }
+inline bool is_region(Op op) { return op == Op::when || op == Op::loop || op == Op::end; }
 inline bool elementwise(Op op) { return (op >= Op::add && op <= Op::both) || op == Op::round || op == Op::extend; }
 
 struct Node {
@@ -84,6 +87,19 @@ struct Program {
     return at->second;
   }
   void forget_identities() { seen_.clear(); }
+
+  // Nodes up to the matching close() happen under this one.
+  int open(Node region) {
+    region.stage = stage;
+    for (int i : region.in) region.domain = std::max(region.domain, nodes[i].domain);
+    nodes.push_back(std::move(region));
+    if (nodes.back().op == Op::loop) forget_loads();  // a pass may see what the one before it stored
+    return size() - 1;
+  }
+  void close() {
+    nodes.push_back({.op = Op::end, .in = {}, .stage = stage});
+    forget_loads();
+  }
 
   bool is_zero(int i) const { return nodes[i].op == Op::constant && nodes[i].value == 0; }
   int constant(int rows, int cols, std::uint32_t value, Element e = Element::f32) {
@@ -132,6 +148,9 @@ struct Program {
   }
 
  private:
+  void forget_loads() {
+    for (int r = 0; r < static_cast<int>(refs.size()); r++) versions_[r]++;
+  }
   std::map<std::vector<std::int64_t>, int> seen_;
   std::map<int, int> versions_;
 };
