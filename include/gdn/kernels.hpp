@@ -1,4 +1,8 @@
 // The front door: every kernel call, and the CPU machine that runs it. Emit and Simulate are in emit.hpp and simulate.hpp.
 #pragma once
+#include "gdn/calls/documents_apart.hpp"
 #include "gdn/calls/forward.hpp"
+#include "gdn/calls/inverse.hpp"
+#include "gdn/calls/parts.hpp"
+#include "gdn/calls/recurrent.hpp"
 #include "gdn/cpu/machine.hpp"
