@@ -7,9 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-#include <gdn/cpu/environment.hpp>
-#include <gdn/cpu/simd.hpp>
-#include <gdn/portable/math.hpp>
+#include <gdn/kernels.hpp>
 
 #include "support/random.hpp"
 
@@ -117,6 +115,42 @@ void pairs() {
   hash.print("pairs");
 }
 
+// The layer: three documents and a ragged end, all outputs. `scale` 3e-12 lets part of them flush to zero.
+template <class G, class Act> void layer(const char* name, float scale) {
+  using namespace gdn;
+  constexpr int T = 2 * G::chunk::size + 5, Hk = 1, H = 2, K = G::key::size, V = G::value::size, D = 2 * Hk * K + H * V, N = 3;
+  gdn::test::Random random(8);
+  auto normals = [&]<class T_>(T_, int n, float s) {
+    std::vector<T_> x(static_cast<std::size_t>(n));
+    for (auto& e : x) {
+      const float y = static_cast<float>(random.normal()) * s;
+      if constexpr (std::is_same_v<T_, bf16>) e = to_bf16(y);
+      else e = y;
+    }
+    return x;
+  };
+  const auto qkv = normals(Act{}, T * D, scale), a = normals(Act{}, T * H, 1.f), b = normals(Act{}, T * H, 1.f), edge = normals(Act{}, 3 * D, scale);
+  const auto w = normals(0.f, 4 * D, 0.5f), rate = normals(0.f, H, 1.f), bias = normals(0.f, H, 1.f), initial = normals(0.f, H * K * V, scale);
+  std::vector<i32> ids(T);
+  for (int t = 0; t < T; t++) ids[t] = t < 9 ? 1 : t < 12 ? 0 : t < T - 20 ? 2 : 3;
+  std::vector<Act> out(T * H * V), conv(3 * D), r(T * H * V);
+  std::vector<f32> final(H * K * V), t_inv(N * G::chunk::size * H * G::chunk::size), states(N * H * K * V);
+  LayerArrays<Act> x;
+  x.qkv = view(qkv, {1, T, D}), x.a = view(a, {1, T, H}), x.b = view(b, {1, T, H}), x.ids = view(ids, {1, T});
+  x.conv_weights = view(w, {4, D}), x.A_log = view(rate, {H}), x.dt_bias = view(bias, {H});
+  x.conv_initial = view(edge, {1, 3, D}), x.initial = view(initial, {1, H, K, V});
+  x.out = view(out, {1, T, H, V}), x.conv_final = view(conv, {1, 3, D}), x.final = view(final, {1, H, K, V}), x.residual = view(r, {1, T, H, V});
+  x.residuals.t_inv = view(t_inv, {1, N, G::chunk::size, H, G::chunk::size}), x.residuals.chunk_states = view(states, {1, N, H, K, V});
+  Cpu machine(1);
+  layer_forward<G>(machine, x, {.key_heads = Hk});
+  Hash hash;
+  for (const auto* y : {&out, &conv, &r})
+    for (auto e : *y) hash.add(to_f32(e));
+  for (const auto* y : {&final, &t_inv, &states})
+    for (float e : *y) hash.add(e);
+  hash.print(name);
+}
+
 }  // namespace
 
 int main() {
@@ -124,4 +158,9 @@ int main() {
   const cpu::FlushGuard flush;
   vectors();
   pairs();
+  for (float scale : {1.f, 3e-12f}) {
+    layer<gdn::Geometry<16, 32, 48>, gdn::f32>("layer_f32", scale);
+    layer<gdn::Geometry<16, 32, 48>, gdn::bf16>("layer_bf16", scale);
+    layer<gdn::Head128, gdn::bf16>("layer_bf16_128", scale);
+  }
 }
