@@ -53,15 +53,15 @@ fi
 cd "$source"
 build=${GDN_BUILD_DIR:-build}
 
-# working WHAT COMMAND..: runs the command, and says every five seconds that it is still at work.
+# working WHAT COMMAND..: runs the command, and says every ten seconds that it is still at work.
 working() {
   what=$1
   shift
   echo "$what"
   (
     n=0
-    while sleep 5; do
-      n=$((n + 5))
+    while sleep 10; do
+      n=$((n + 10))
       echo "  $n s"
     done
   ) &
@@ -76,12 +76,9 @@ working() {
 # Status 3: no TPU compiler; the report says so.
 working "Setting up" sh cmake/setup.sh "$build" || [ $? = 3 ]
 if [ ! -f "$build/build.ninja" ]; then
-  working "Configuring" cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 >"$build/configure.log" || {
-    cat "$build/configure.log"
-    exit 1
-  }
+  working "Configuring" cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 --log-level=WARNING
 fi
-working "Building the demo" cmake --build "$build" --target demo
+working "Building the demo (a minute or two)" cmake --build "$build" --target demo
 mkdir -p "$output"
 "$build/examples/demo" "$text" "$output" --tokens "$tokens"
 python3 cmake/demo_report.py "$output" "$text" --python "$build/venv/bin/python" ${json:+--json "$json"}

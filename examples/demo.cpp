@@ -474,9 +474,7 @@ void emit(const Options& o, const Model& m) {
   x.residuals.chunk_states = view(no_f32, {1, N, Hv, D, D});
   for (Kernel kernel : {Kernel::forward, Kernel::states_only})
     for (mosaic::Target target : mosaic::targets) {
-      mosaic::Schedule schedule = mosaic::Schedule::skewed();
-      schedule.join_narrow_dots = target != mosaic::Target::v5e;  // its matrix units are 128 wide
-      Emit machine(schedule);
+      Emit machine(mosaic::Schedule::fastest(kernel == Kernel::forward ? "layer_forward" : "layer_forward_states", target));
       run(machine, o, kernel, x);
       const std::string path = gdn::text(o.directory, "/", name_of(kernel), ".", mosaic::name_of(target));
       std::ofstream(path + ".mlir") << machine.module.program();

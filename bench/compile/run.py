@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """python3 bench/compile/run.py [COMPILER...]
 
-User seconds to compile the programs next to this file, the median of three (default: g++ and clang++).
-empty.cpp is what the compiler needs for nothing; nan means that a program does not compile.
+User seconds to compile the programs next to this file, the median of three (default: g++ and clang++). empty.cpp is what a compiler
+needs for nothing, headers.cpp for reading the front door, forward.cpp for one forward call on the CPU, emit.cpp and simulate.cpp for
+the same call on those machines. Exit status: 1 if a program does not compile.
 """
 
 import pathlib
@@ -14,28 +15,34 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 FLAGS = ["-std=c++20", "-ffp-contract=off", f"-I{HERE.parents[1] / 'include'}", "-c", "-o", "/dev/null"]
 LEVELS = [["-O0"], ["-O2", "-march=native"]]
+ORDER = ["empty", "headers", "forward", "emit", "simulate"]
 
 
 def seconds(command):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    if subprocess.run(command, stderr=subprocess.DEVNULL).returncode:
-        return float("nan")
+    subprocess.run(command, check=True, capture_output=True, text=True)
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
 
 
 def main():
-    sources = sorted(HERE.glob("*.cpp"))
-    width = max(len(source.name) for source in sources)
+    failed = False
     for compiler in sys.argv[1:] or ["g++", "clang++"]:
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
         print(version.splitlines()[0])
-        for source in sources:
-            cells = []
+        print(f"  {'':14}" + "".join(f"{' '.join(level):>20}" for level in LEVELS))
+        for name in ORDER:
+            print(f"  {name + '.cpp':14}", end="", flush=True)
             for level in LEVELS:
-                times = [seconds([compiler, *level, *FLAGS, str(source)]) for _ in range(3)]
-                cells.append(f"{statistics.median(times):6.2f} s {' '.join(level)}")
-            print(f"  {source.name:{width}}", *cells, sep="  ", flush=True)
+                try:
+                    times = [seconds([compiler, *level, *FLAGS, str(HERE / f"{name}.cpp")]) for _ in range(3)]
+                    print(f"{statistics.median(times):18.2f} s", end="", flush=True)
+                except subprocess.CalledProcessError as e:
+                    failed = True
+                    error = next((line for line in e.stderr.splitlines() if "error" in line), "no message")
+                    print(f"\n    does not compile: {error}")
+            print()
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,10 +22,15 @@ unsigned control() { return _mm_getcsr() & ~0x3fu; }
 
 using A = Of<Row<16>, Lane<32>>;
 
-// x x + x of subnormals and of numbers that round, on as many heads as threads; `inside` runs in the body.
-template <class Inside> std::vector<f32> squares(int threads, Inside inside) {
+// Subnormals, and numbers whose sums round, for as many heads as threads.
+std::vector<f32> numbers(int threads) {
   auto x = noise(1, threads * A::size);
   for (std::size_t i = 0; i < x.size(); i += 3) x[i] *= 0x1p-130f;
+  return x;
+}
+
+// x x + x, a head per thread; `inside` runs in the body.
+template <class Inside> std::vector<f32> squares(const std::vector<f32>& x, int threads, Inside inside) {
   std::vector<f32> y(x.size());
   const auto in = view(x, {1, threads, 16, 32});
   const auto out = view(y, {1, threads, 16, 32});
@@ -47,18 +52,18 @@ template <class Inside> std::vector<f32> squares(int threads, Inside inside) {
 
 TEST_CASE("results do not depend on the caller's rounding and flushing") {
   for (int threads : {1, 2}) {
+    const auto x = numbers(threads);
     std::vector<f32> right;
     for (unsigned mode : {standard, standard | flush, standard | down, standard | toward_zero | flush}) {
       std::vector<f32> y;
       {
         const Environment environment(mode);
-        y = squares(threads, [] {});
+        y = squares(x, threads, [] {});
       }
       if (right.empty()) right = y;
       CHECK(difference(y, right) == "");
     }
-    auto x = noise(1, threads * A::size), nearest = x, kept = x;
-    for (std::size_t i = 0; i < x.size(); i += 3) x[i] *= 0x1p-130f;
+    auto nearest = x, kept = x;
     for (std::size_t i = 0; i < x.size(); i++) nearest[i] = sum_of(product_of(x[i], x[i]), x[i]), kept[i] = x[i] * x[i] + x[i];
     CHECK(difference(right, nearest) == "");
     CHECK(difference(right, kept) != "");
@@ -72,7 +77,7 @@ TEST_CASE("inside a call every thread flushes; outside nothing has changed") {
       unsigned after = 0;
       {
         const Environment environment(mode);
-        squares(threads, [&] { active += cpu::FlushGuard::active(); });
+        squares(numbers(threads), threads, [&] { active += cpu::FlushGuard::active(); });
         after = control();
       }
       CHECK(after == mode);
@@ -88,7 +93,7 @@ TEST_CASE("an exception leaves a call with the caller's environment") {
     {
       const Environment environment(standard | down);
       try {
-        squares(threads, [&] {
+        squares(numbers(threads), threads, [&] {
           inside = control();
           throw Error("from the body");
         });

@@ -70,8 +70,12 @@ TEST_CASE("2^0 is exactly 1, and integers are exact") {
   std::vector<f32> x(A::size, 0.f);
   for (int i = 1; i < 100; i++) x[i] = static_cast<f32>(i - 50);
   const auto y = on_every_machine<A>([](auto x) { return exp2(x); }, x);
-  for (int i = 0; i < 100; i++) CHECK(y[i] == std::ldexp(1.f, static_cast<int>(x[i])));
-  CHECK(y[51] != std::exp(x[51] * 0.6931472f));
+  int by_exp = 0;
+  for (int i = 0; i < 100; i++) {
+    CHECK(y[i] == std::ldexp(1.f, static_cast<int>(x[i])));
+    by_exp += std::exp(x[i] * 0.6931472f) == y[i];
+  }
+  CHECK(by_exp < 50);
 }
 
 TEST_CASE("silu is x sigmoid(x), rounded once each; l2norm is x rsqrt(sum + 1e-6)") {

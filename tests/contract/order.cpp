@@ -99,7 +99,7 @@ TEST_CASE("every operation flushes subnormals, and keeps the signs of zeros") {
   using A = Of<Row<16>, Lane<32>>;
   auto a = noise(8, A::size, 3), b = noise(9, A::size, 3);
   for (int i = 0; i < A::size; i++) a[i] *= 0x1p-63f, b[i] *= 0x1p-63f;
-  for (int i = 0; i < 64; i++) a[i] *= 0x1p-65f;  // subnormal
+  for (int i = 0; i < 64; i++) a[i] *= 0x1p-65f, b[i] *= 0x1p-63f;  // subnormal, and nearly so
   a[100] = 0x1p-126f, b[100] = 0x1.8p-126f, a[101] = -0.f, b[101] = -0.f;
   const auto check = [&](const std::vector<f32>& y, auto with, auto without) {
     auto right = a, kept = a;

@@ -77,9 +77,14 @@ template <class... A, class F> std::vector<f32> on_every_machine(F f, const std:
     return Call{.f = f, .in = {view(data, {1, 1, A::rows::size, A::cols::size})...}, .out = view(out, {1, 1, R, C})};
   };
   Cpu(1).run(call(cpu));
-  Simulate machine;
-  simulate(machine, Emit::traced(call(simulated)));
-  CHECK(difference(cpu, simulated) == "");
+  for (bool exact : {false, true}) {
+    mosaic::Schedule schedule;
+    schedule.exact_functions = exact;
+    Simulate machine(schedule);
+    simulate(machine, Emit::traced(call(simulated)));
+    INFO((exact ? "exact" : "native") << " functions");
+    CHECK(difference(cpu, simulated) == "");
+  }
   return cpu;
 }
 
@@ -99,12 +104,14 @@ inline f32 difference_of(f32 a, f32 b) { return flushed(flushed(a) - flushed(b))
 inline f32 product_of(f32 a, f32 b) { return flushed(flushed(a) * flushed(b)); }
 inline f32 bf16_of(f32 x) { return to_f32(to_bf16(x)); }
 
-// a [m, k] times b [k, n]: k ascending from +0.
+// a [m, k] times b [k, n]: +0 + the chain, k ascending from +0. (A chain that is flushed from below ends in -0.)
 inline std::vector<f32> dot_of(const std::vector<f32>& a, const std::vector<f32>& b, int m, int k, int n) {
   std::vector<f32> y(static_cast<std::size_t>(m * n));
   for (int i = 0; i < m; i++)
-    for (int j = 0; j < n; j++)
+    for (int j = 0; j < n; j++) {
       for (int l = 0; l < k; l++) y[i * n + j] = fma_of(a[i * k + l], b[l * n + j], y[i * n + j]);
+      y[i * n + j] = sum_of(0.f, y[i * n + j]);
+    }
   return y;
 }
 template <class F> std::vector<f32> each(std::vector<f32> x, F f) {

@@ -46,6 +46,12 @@ TEMPLATE_TEST_CASE("core: neighbouring schedules", "", bf16, f32) {
   check_same_bits<Core<TestType>>({.tokens = 192, .value_heads = 4, .documents = true, .initial = true}, orderings());
 }
 
+TEMPLATE_TEST_CASE("core: functions spelled out in the text", "", bf16, f32) {
+  std::vector<Schedule> exact;
+  for (const Schedule& s : placements()) exact.push_back(changed(s, [](Schedule& c) { c.exact_functions = true; }));
+  check_same_bits<Core<TestType>>({.tokens = 130, .value_heads = 4, .documents = true, .initial = true}, exact);
+}
+
 TEMPLATE_TEST_CASE("core: fewer chunks than the longest delay", "", bf16, f32) {
   for (int T : {64, 100}) check_same_bits<Core<TestType>>({.tokens = T, .documents = true, .initial = true}, long_delays());
 }

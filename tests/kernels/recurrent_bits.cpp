@@ -90,7 +90,7 @@ TEMPLATE_TEST_CASE("layer tokens: CPU and simulator", "", bf16, f32) {
 }
 
 TEST_CASE("tokens: a changed operation is noticed") {
-  Tokens<f32> call({.tokens = 5, .documents = true, .initial = true});
+  Tokens<f32> call({.tokens = 40, .documents = true, .initial = true});
   const Outputs right = run(Cpu(1), call);
   for (const char* op : {"arith.subf", "arith.mulf", "arith.select"}) {
     Traced machine;

@@ -22,9 +22,12 @@ struct Span {
   std::uintptr_t begin = 0, end = 0;
   const void* data;
   bool output;
+  const std::int64_t* strides = nullptr;
+  int rank = 0;
+  bool is_the_view_of(const Span& o) const { return data == o.data && rank == o.rank && std::equal(strides, strides + rank, o.strides); }
 };
 template <class T, int Rank> Span span_of(const char* name, const View<T, Rank>& v, bool output) {
-  Span s{name, 0, 0, v.data, output};
+  Span s{name, 0, 0, v.data, output, v.strides.data(), Rank};
   if (!v || v.data == nullptr || count(v.shape) == 0) return s;
   std::int64_t low = 0, high = 0;
   for (int i = 0; i < Rank; i++) (v.strides[i] < 0 ? low : high) += (v.shape[i] - 1) * v.strides[i];
@@ -39,7 +42,7 @@ template <class Spans, class Same> void no_overlap(const char* call, const Spans
       const Span &o = all[i], &x = all[j];
       if (i == j || !o.output || (x.output && j < i)) continue;
       if (o.begin == o.end || x.begin == x.end || o.end <= x.begin || x.end <= o.begin) continue;
-      const bool same = !x.output && o.data == x.data && o.begin == x.begin && o.end == x.end && may_be_the_same(o.name, x.name);
+      const bool same = !x.output && o.begin == x.begin && o.end == x.end && o.is_the_view_of(x) && may_be_the_same(o.name, x.name);
       require(same, call, ": output ", o.name, " overlaps ", x.name, "; expected separate memory");
     }
 }

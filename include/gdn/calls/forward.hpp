@@ -273,6 +273,7 @@ template <class G, bool Outputs, class Act> void check_core(const char* call, co
   check_residuals<G>(call, x.residual, x.residuals, B, T, H);
   checks::no_overlap(call, std::array{checks::span_of("q", x.q, false), checks::span_of("k", x.k, false), checks::span_of("v", x.v, false),
                                       checks::span_of("g", x.g, false), checks::span_of("beta", x.beta, false),
+                                      checks::span_of("ids", x.ids, false),
                                       checks::span_of("initial", x.initial, false), checks::span_of("out", x.out, true),
                                       checks::span_of("final", x.final, true), checks::span_of("t_inv", x.residuals.t_inv, true),
                                       checks::span_of("chunk_states", x.residuals.chunk_states, true), checks::span_of("residual", x.residual, true)},
@@ -322,7 +323,9 @@ template <class G, bool Outputs, class Act> void check_layer(const char* call, c
   if constexpr (Outputs) checks::shape(call, "out", x.out, {B, T, H, V});
   check_residuals<G>(call, x.residual, x.residuals, B, T, H);
   checks::no_overlap(call, std::array{checks::span_of("qkv", x.qkv, false), checks::span_of("a", x.a, false), checks::span_of("b", x.b, false),
-                                      checks::span_of("conv_weights", x.conv_weights, false), checks::span_of("conv_initial", x.conv_initial, false),
+                                      checks::span_of("conv_weights", x.conv_weights, false), checks::span_of("conv_bias", x.conv_bias, false),
+                                      checks::span_of("A_log", x.A_log, false), checks::span_of("dt_bias", x.dt_bias, false),
+                                      checks::span_of("ids", x.ids, false), checks::span_of("conv_initial", x.conv_initial, false),
                                       checks::span_of("initial", x.initial, false), checks::span_of("out", x.out, true),
                                       checks::span_of("conv_final", x.conv_final, true), checks::span_of("final", x.final, true),
                                       checks::span_of("t_inv", x.residuals.t_inv, true), checks::span_of("chunk_states", x.residuals.chunk_states, true),

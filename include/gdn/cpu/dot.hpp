@@ -213,7 +213,8 @@ inline void gemm(const PackedGemm& g) { detail::gemm(g); }
     }
 }
 
-// Precision P3: c = finish((a b + a b_low) + a_low b), three packed dots and two sums. g has the high parts; the low parts lie at the same pitches.
+// Precision P3: c = finish((a b + a b_low) + a_low b), three packed dots and two sums. g has the high parts; the low parts have
+// the same strides.
 [[gnu::noinline]] inline void gemm_p3(const PackedGemm& g, const std::uint32_t* a_low, const std::uint32_t* b_low) {
   const int pitch = padded(g.n);
   const Storage sums(static_cast<std::size_t>(g.m) * static_cast<std::size_t>(pitch));
@@ -437,7 +438,8 @@ class Packed {
 
 // A packed gemm of a [m, k] and b [k, n] into c; finish and promises are added by the caller.
 inline PackedGemm packed_gemm(int m, int n, int k, const Packed& a, const Packed& b, float* c, long c_row) {
-  return {.m = m, .n = n, .k = k, .a = a.words(), .a_row = a.line, .a_col = a.pair, .b = b.words(), .b_row = b.pair, .c = c, .c_row = c_row};
+  return {.m = m, .n = n, .k = k, .a = a.words(), .a_row = a.line, .a_col = a.pair,
+          .b = b.words(), .b_row = b.pair, .c = c, .c_row = c_row};
 }
 
 }  // namespace cpu

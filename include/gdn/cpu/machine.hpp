@@ -3,6 +3,7 @@
 #include <gdn/calls/view.hpp>
 #include <gdn/cpu/environment.hpp>
 #include <gdn/cpu/reduce.hpp>
+#include <gdn/cpu/short_conv.hpp>
 #include <gdn/cpu/threads.hpp>
 #include <gdn/cpu/token_step.hpp>
 #include <gdn/cpu/value.hpp>
@@ -19,9 +20,6 @@ namespace cpu {
 GDN_INLINE F where(M m, F a, F b) { return select(m, a, b); }
 GDN_INLINE I where(M m, I a, I b) { return select(m, a, b); }
 GDN_INLINE M operator&&(M a, M b) { return a & b; }
-GDN_INLINE I operator>>(I a, int n) {  // logical
-  return xsimd::bitwise_cast<I::Batch>(xsimd::bitwise_cast<xsimd::batch<std::uint32_t, Arch>>(a.v) >> n);
-}
 GDN_INLINE F exp2(F x) { return portable::exp2(x); }
 GDN_INLINE F exp(F x) { return portable::exp(x); }
 GDN_INLINE F log1p(F x) { return portable::log1p(x); }
@@ -41,16 +39,22 @@ template <class T> GDN_INLINE typename VectorOf<T>::type read_scalar(const float
   if constexpr (std::is_same_v<T, i32>) return I(std::bit_cast<std::int32_t>(*p));
   else return F(*p);
 }
+// n vectors in step: one as itself.
+template <class T, int n> struct SideBySide { using type = std::conditional_t<std::is_same_v<T, i32>, Integers<n>, Floats<n>>; };
+template <class T> struct SideBySide<T, 1> { using type = typename VectorOf<T>::type; };
 template <class T, bool OneRow, bool OneColumn> struct Access {
   const float* p;
   long pitch;
   struct Line {
     const float* p;
-    GDN_INLINE auto at(int c) const { return read_vector<T>(p + c); }
+    template <int n> GDN_INLINE auto at(int c) const {
+      if constexpr (n == 1) return read_vector<T>(p + c);
+      else return detail::each<typename SideBySide<T, n>::type>([&](int i) __attribute__((always_inline)) { return read_vector<T>(p + c + i * W); });
+    }
   };
   struct Same {
     typename VectorOf<T>::type x;
-    GDN_INLINE auto at(int) const { return x; }
+    template <int n> GDN_INLINE auto at(int) const { return typename SideBySide<T, n>::type(x); }
   };
   GDN_INLINE auto line(int r) const {
     if constexpr (OneColumn) return Same{read_scalar<T>(p + (OneRow ? 0 : r * pitch))};
@@ -76,6 +80,7 @@ class Machine {
   template <class T, class R, class C> Ref<Machine, T, R, C> declare(RefInfo r) {
     r.rows = R::size;
     r.cols = C::size;
+    steps_.push_back(steps_of(r));
     refs_.push_back(std::move(r));
     return {this, static_cast<int>(refs_.size()) - 1};
   }
@@ -193,6 +198,17 @@ class Machine {
   // ---- overrides of composites; tests compare them with their definitions bit for bit
   template <class A> static handle invert_diagonal_blocks(const A& N) { return solved_blocks(N.h); }
   template <Precision P, int S, class A> static handle merge_blocks(const A& N, const A& M) { return merged(P, S, N.h, M.h); }
+  template <class D, class X, class T, class U, class... B> static handle silu_of_short_conv(const D& documents, const X& x, const T& tail, const U& weights, const B&... bias) {
+    const std::int32_t* words = nullptr;
+    if constexpr (requires { documents.word; }) words = reinterpret_cast<const std::int32_t*>(documents.word.h.data());
+    const float* added = nullptr;
+    ((added = bias.h.data()), ...);
+    handle out = handle::fresh(X::rows::size, X::cols::size);
+    cpu::silu_of_short_conv({.rows = X::rows::size, .columns = X::cols::size, .taps = U::rows::size, .x = x.h.data(), .x_row = x.h.pitch(),
+                             .tail = tail.h.data(), .tail_row = tail.h.pitch(), .tail_rows = T::rows::size, .weights = weights.h.data(),
+                             .weights_row = weights.h.pitch(), .bias = added, .words = words, .out = out.data(), .out_row = out.pitch()});
+    return out;
+  }
   template <class D, class X, class G, class S> handle token_step(const D& document, const X& x, const G& decay, const S& state) const {
     bool valid = true, begins = false;
     if constexpr (requires { document.word; }) {
@@ -241,20 +257,32 @@ class Machine {
   }
   template <bool Indexed, class T, int Columns, bool Down, class F, class... A>
   static void lines(F f, float* out, long pitch, int row, int n, A... a) {
+    constexpr int k = Columns % (side_by_side * W) == 0 ? side_by_side : Columns % (2 * W) == 0 ? 2 : 1;
+    using Index = typename SideBySide<i32, k>::type;
+    const Index lane = lanes<k>();
     for (int r = row; r < row + n; r++) {
       auto line = [&](auto... l) __attribute__((always_inline)) {
-        for (int c = 0; c < Columns; c += W) {
-          auto y = [&] {
-            if constexpr (!Indexed) return f(l.at(c)...);
-            else if constexpr (Down) return f(I(c) + iota(), I(0), l.at(c)...);
-            else return f(I(r), I(c) + iota(), l.at(c)...);
+        for (int c = 0; c < Columns; c += k * W) {
+          const typename SideBySide<T, k>::type y = [&] {
+            if constexpr (!Indexed) return f(l.template at<k>(c)...);
+            else if constexpr (Down) return f(Index(c) + lane, Index(0), l.template at<k>(c)...);
+            else return f(Index(r), Index(c) + lane, l.template at<k>(c)...);
           }();
-          if constexpr (std::is_same_v<T, i32>) cpu::store(reinterpret_cast<std::int32_t*>(out + r * pitch + c), y);
-          else cpu::store(out + r * pitch + c, cpu::F(y));
+          auto* to = reinterpret_cast<std::conditional_t<std::is_same_v<T, i32>, std::int32_t, float>*>(out + r * pitch + c);
+          if constexpr (k == 1) {
+            cpu::store(to, y);
+          } else {
+            GDN_UNROLL
+            for (int i = 0; i < k; i++) cpu::store(to + i * W, y.v[i]);
+          }
         }
       };
       line(a.line(r)...);
     }
+  }
+  template <int k> GDN_INLINE static typename SideBySide<i32, k>::type lanes() {
+    if constexpr (k == 1) return iota();
+    else return detail::each<Integers<k>>([](int i) __attribute__((always_inline)) { return iota() + I(i * W); });
   }
 
   static void fill(const handle& out, f32 x);
@@ -273,11 +301,18 @@ class Machine {
     std::int64_t column;
     int rows;             // inside the array
   };
-  Window window(const RefInfo& r) const;
+  // How far a ref's window moves in its array, in elements.
+  struct Steps {
+    std::int64_t offset = 0, batch = 0, chunk = 0, head = 0, row = 0, column = 1;
+    bool ends_with_row = false;  // the last window may reach beyond the array
+  };
+  Steps steps_of(const RefInfo& r) const;
+  Window window(int ref) const;
   i32 scalar(const RefInfo& r, int entry) const;
 
   std::vector<AnyView> arrays_;
   std::vector<RefInfo> refs_;
+  std::vector<Steps> steps_;  // of refs_
 };
 
 // Where a thread is. The kernel body asks for "its" head and chunk only.
@@ -309,11 +344,12 @@ template <class Body> void for_every_head(Machine& m, int threads, Body body) {
   const Extent& x = m.extent;
   const int ratio = x.ratio(), chunks = x.chunks();
   const auto& refs = m.refs();
+  const bool any_carried = std::any_of(refs.begin(), refs.end(), [](const RefInfo& r) { return r.place == Place::carried; });
   parallel_for(static_cast<long>(x.batch) * x.key_heads, threads, [&](long item) {
     Position at;
     at.batch = static_cast<int>(item / x.key_heads);
     at.key_head = static_cast<int>(item % x.key_heads);
-    at.carried.resize(refs.size() * static_cast<std::size_t>(ratio));
+    if (any_carried) at.carried.resize(refs.size() * static_cast<std::size_t>(ratio));
     Position* outer = std::exchange(position(), &at);
     struct Restore {
       Position* p;
@@ -342,7 +378,8 @@ template <class Body> void for_every_head(Machine& m, int threads, Body body) {
 // Runs calls on this machine's cores. The results are the same for every number of threads.
 class Cpu {
  public:
-  explicit Cpu(int threads = 0) : threads_(threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
+  // Inlined, so that it is the caller's flags that are checked.
+  GDN_INLINE explicit Cpu(int threads = 0) : threads_(threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
     cpu::check_environment();
   }
   int threads() const { return threads_; }
@@ -363,42 +400,47 @@ class Cpu {
 namespace cpu {
 
 // ---------------------------------------------------------------- memory
-inline Machine::Window Machine::window(const RefInfo& r) const {
-  const Position& at = *position();
+inline Machine::Steps Machine::steps_of(const RefInfo& r) const {
+  Steps w;
+  if (r.place == Place::carried) return w;
   const AnyView& a = arrays_[static_cast<std::size_t>(r.array)];
   const auto& s = a.strides;
   const auto& n = a.info.logical;
-  const int head = r.domain == Domain::value_head ? at.key_head * extent.ratio() + at.part : at.key_head;
-  const std::int64_t last = s.empty() ? 1 : s.back();
-  Window w{&a, 0, 0, last, r.rows};
+  w.column = s.empty() ? 1 : s.back();
   auto heads_of_row = [&](std::size_t d) {  // dims from d on: [H, W], [D], or [H] for one column
-    if (n.size() == d + 2) w.offset += head * s[d];
-    else w.offset += (r.first_column + static_cast<std::int64_t>(head) * r.cols) * s[d];
+    const bool apart = n.size() == d + 2;
+    w.head = apart ? s[d] : r.cols * s[d];
+    w.offset = apart ? 0 : r.first_column * s[d];
   };
+  if (r.place != Place::weights && r.place != Place::per_head) w.batch = s[0];
   switch (r.place) {
     case Place::tokens:
-      w.offset = at.batch * s[0];
       if (n.size() == 5) {  // [B, N, C, H, C]
-        w.offset += at.chunk * s[1] + head * s[3];
-        w.row = s[2];
+        w.chunk = s[1], w.head = s[3], w.row = s[2];
       } else {
-        w.offset += static_cast<std::int64_t>(at.chunk) * extent.chunk * s[1];
         heads_of_row(2);
-        w.row = s[1];
-        w.rows = std::min(r.rows, extent.tokens - at.chunk * extent.chunk);
+        w.chunk = extent.chunk * s[1], w.row = s[1], w.ends_with_row = true;
       }
       break;
-    case Place::words: w.offset = at.batch * s[0] + at.chunk * s[1], w.row = s[2]; break;
+    case Place::words: w.chunk = s[1], w.row = s[2]; break;
     case Place::weights: heads_of_row(1), w.row = s[0]; break;
-    case Place::per_head: w.offset = head * s[0]; break;
-    case Place::chunk_state: w.offset = at.batch * s[0] + at.chunk * s[1] + head * s[2], w.row = s[3]; break;
-    case Place::sequence: w.offset = at.batch * s[0] + head * s[1], w.row = s[2]; break;
-    case Place::edge_rows: w.offset = at.batch * s[0], heads_of_row(2), w.row = s[1]; break;
-    case Place::scalars: w.offset = at.batch * s[0] + (at.chunk + r.offset) * s[1]; break;
+    case Place::per_head: w.head = s[0]; break;
+    case Place::chunk_state: w.chunk = s[1], w.head = s[2], w.row = s[3]; break;
+    case Place::sequence: w.head = s[1], w.row = s[2]; break;
+    case Place::edge_rows: heads_of_row(2), w.row = s[1]; break;
+    case Place::scalars: w.chunk = s[1], w.offset = r.offset * s[1]; break;
     case Place::carried: break;
   }
   if (r.rows == 1) w.row = 0;
   return w;
+}
+inline Machine::Window Machine::window(int ref) const {
+  const Position& at = *position();
+  const RefInfo& r = refs_[static_cast<std::size_t>(ref)];
+  const Steps& s = steps_[static_cast<std::size_t>(ref)];
+  const int head = r.domain == Domain::value_head ? at.key_head * extent.ratio() + at.part : at.key_head;
+  return {&arrays_[static_cast<std::size_t>(r.array)], s.offset + at.batch * s.batch + at.chunk * s.chunk + head * s.head, s.row, s.column,
+          s.ends_with_row ? std::min(r.rows, extent.tokens - at.chunk * extent.chunk) : r.rows};
 }
 inline i32 Machine::scalar(const RefInfo& r, int entry) const {
   const AnyView& a = arrays_[static_cast<std::size_t>(r.array)];
@@ -429,7 +471,7 @@ inline Handle Machine::load(int ref) const {
     const int part = r.domain == Domain::value_head ? at.part : 0;
     return at.carried[static_cast<std::size_t>(ref * extent.ratio() + part)];
   }
-  const Window w = window(r);
+  const Window w = window(ref);
   const void* data = w.array->data;
   const bool whole = w.rows == r.rows && w.column == 1 && r.cols > 1;
   if (r.element == Element::f32 && whole) return Handle::view(r.rows, r.cols, static_cast<const float*>(data) + w.offset, w.row);
@@ -450,7 +492,7 @@ inline void Machine::store(int ref, const Handle& x) const {
     at.carried[static_cast<std::size_t>(ref * extent.ratio() + part)] = x;
     return;
   }
-  const Window w = window(r);
+  const Window w = window(ref);
   if (r.element == Element::f32) {
     auto* p = static_cast<float*>(w.array->data) + w.offset;
     if (w.column != 1) return detail::copy_out(x.data(), x.pitch(), w.rows, r.cols, p, w.row, w.column);
@@ -586,7 +628,7 @@ inline Handle Machine::summed(const Handle& x, const std::int32_t* ids) {
   Handle before;
   if (begins) fill(before = Handle::fresh(1, r.cols), 0.f);
   else if (from != to || !carried || !at(to).own_data()) before = load(from);
-  const Window w = carried ? Window{} : window(r);
+  const Window w = carried ? Window{} : window(to);
   Handle after;
   if (carried && at(to).own_data()) after = at(to);
   else if (carried || w.column != 1) after = Handle::fresh(r.rows, r.cols);
@@ -597,7 +639,7 @@ inline Handle Machine::summed(const Handle& x, const std::int32_t* ids) {
   step.from = before ? before.data() : step.to;
   step.from_row = begins ? 0 : before ? before.pitch() : step.to_row;
   if (before && !begins && refs_[static_cast<std::size_t>(from)].place == Place::sequence)  // of the next head: it mostly follows in memory
-    step.next = step.from + arrays_[static_cast<std::size_t>(refs_[static_cast<std::size_t>(from)].array)].strides[1];
+    step.next = step.from + steps_[static_cast<std::size_t>(from)].head;
   step.out = out.data();
   cpu::token_step(step);
   if (after) store(to, after);

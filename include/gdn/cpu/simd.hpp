@@ -1,4 +1,4 @@
-// The vector type: a shim over xsimd 8.1.0, and the only file that includes it. F holds W floats, I as many 32-bit integers, M truth values.
+// The vector type: a shim over xsimd 8.1.0, and the only file that includes it. F holds W floats, I W 32-bit integers, M W truths.
 // xsimd does loads, stores, + - *, compares, selects and bit operations. The shim adds what 8.1.0 lacks or does otherwise: a fused
 // multiply-add on AVX-512 (xsimd::fma rounds twice there) and on SSE2 (exact emulation), a negation that flips the sign of zero
 // on AVX-512, min and max with IEEE's NaN and zero rules, partial loads and stores, and bf16.
@@ -87,10 +87,13 @@ template <int n>
 GDN_INLINE I shift_left(I a) {
   return a.v << n;
 }
-template <int n>
-GDN_INLINE I shift_right(I a) {
+GDN_INLINE I operator>>(I a, int n) {  // logical
   using Unsigned = xsimd::batch<std::uint32_t, Arch>;
   return xsimd::bitwise_cast<I::Batch>(xsimd::bitwise_cast<Unsigned>(a.v) >> n);
+}
+template <int n>
+GDN_INLINE I shift_right(I a) {
+  return a >> n;
 }
 
 GDN_INLINE I bits(F a) { return xsimd::bitwise_cast<I::Batch>(a.v); }

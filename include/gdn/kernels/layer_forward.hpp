@@ -30,8 +30,8 @@ Tile<M, f32, C, W> conv_silu(const D& documents, const ConvRefs<M, C, W, T>& r, 
   auto tail = load(r.tail);
   if (r.state) store_rows(r.state, concat_rows(tail, x), edge_plan);
   store(r.tail, tail_of(x));
-  if (!r.bias) return silu(short_conv(documents, x, tail, load(r.weights)));
-  return silu(short_conv(documents, x, tail, load(r.weights), load(r.bias)));
+  if (!r.bias) return silu_of_short_conv(documents, x, tail, load(r.weights));
+  return silu_of_short_conv(documents, x, tail, load(r.weights), load(r.bias));
 }
 
 // The gates of a head that has a, b, A_log and dt_bias; 0 on padding.

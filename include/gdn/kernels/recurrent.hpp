@@ -73,7 +73,7 @@ template <class M, class W, class T> RowVector<M, f32, W> conv_silu(const TokenC
   auto x = load(r.x);
   auto before = load(r.before);
   auto w = load(r.weights);
-  auto y = silu(r.bias ? short_conv(one, x, before, w, load(r.bias)) : short_conv(one, x, before, w));
+  auto y = r.bias ? silu_of_short_conv(one, x, before, w, load(r.bias)) : silu_of_short_conv(one, x, before, w);
   store(r.after, retyped<Tile<M, f32, Edge, W>>(rows<1, Edge::size>(concat_rows(before, x))));  // last: it may be `before` itself
   return y;
 }

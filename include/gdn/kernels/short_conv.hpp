@@ -27,6 +27,13 @@ Tile<M, f32, C, W> short_conv(const D& documents, const Tile<M, f32, C, W>& x, c
   return valid_rows(documents, (z + ... + bias));
 }
 
+template <class D, TileLike X, TileLike Tail, TileLike Weights, TileLike... Bias>
+X silu_of_short_conv(const D& documents, const X& x, const Tail& tail, const Weights& weights, const Bias&... bias) {
+  using M = typename X::machine;
+  if constexpr (requires { M::silu_of_short_conv(documents, x, tail, weights, bias...); }) return {M::silu_of_short_conv(documents, x, tail, weights, bias...)};
+  else return silu(short_conv(documents, x, tail, weights, bias...));
+}
+
 // The last rows of the chunk, for the next one.
 template <class M, class C, class W> Tile<M, f32, Row<tail_rows>, W> tail_of(const Tile<M, f32, C, W>& x) {
   return retyped<Tile<M, f32, Row<tail_rows>, W>>(rows<C::size - tail_rows, tail_rows>(x));

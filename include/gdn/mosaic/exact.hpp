@@ -5,66 +5,98 @@
 
 namespace gdn::mosaic::exact {
 
-// What portable/math.hpp asks of a value type, on values of the text. `type` is the f32 vector's.
+// The operations of one function, before they are written: arguments first, whatever order the compiler evaluated them in.
+class Graph {
+ public:
+  Graph(Builder& b, int argument) : b(b), float_(b.type(argument)) {
+    const std::string shape = float_.substr(0, float_.rfind('x') + 1);
+    integer_ = shape + "i32>";
+    truth_ = shape + "i1>";
+    nodes_.push_back({"", "", nullptr, {}, argument});
+  }
+  int real(const char* op, std::vector<int> in, std::string attributes = "fastmath = #arith.fastmath<none>") {
+    return add(op, std::move(attributes), float_, std::move(in));
+  }
+  int word(const char* op, std::vector<int> in, std::string attributes = "") { return add(op, std::move(attributes), integer_, std::move(in)); }
+  int truth(const char* op, std::vector<int> in, std::string attributes) { return add(op, std::move(attributes), truth_, std::move(in)); }
+  int constant(std::uint32_t bits, Element e) {
+    const std::string& type = e == Element::f32 ? float_ : integer_;
+    return add("arith.constant", "value = dense<" + literal(bits, e) + "> : " + type, type, {});
+  }
+  int written(int i) {
+    if (nodes_[i].value < 0) {
+      std::vector<int> in;
+      for (int j : nodes_[i].in) in.push_back(written(j));
+      nodes_[i].value = b.op(nodes_[i].op, in, nodes_[i].attributes, *nodes_[i].type);
+    }
+    return nodes_[i].value;
+  }
+
+ private:
+  struct Node {
+    const char* op;
+    std::string attributes;
+    const std::string* type;
+    std::vector<int> in;
+    int value = -1;
+  };
+  int add(const char* op, std::string attributes, const std::string& type, std::vector<int> in) {
+    nodes_.push_back({op, std::move(attributes), &type, std::move(in)});
+    return static_cast<int>(nodes_.size()) - 1;
+  }
+  Builder& b;
+  std::string float_, integer_, truth_;
+  std::vector<Node> nodes_;
+};
+
+// What portable/math.hpp asks of a value type.
 struct Term {
-  Builder* b;
-  int value;
+  Graph* g;
+  int id;
 };
 struct Word {
-  Builder* b;
-  int value;
+  Graph* g;
+  int id;
 };
 struct Truth {
-  Builder* b;
-  int value;
+  Graph* g;
+  int id;
 };
-inline std::string retyped(std::string type, const char* element) {
-  return type.substr(0, type.rfind('x') + 1) + element + ">";
-}
-inline std::string type_of(const Term& x) { return x.b->type(x.value); }
-inline std::string type_of(const Word& x) { return x.b->type(x.value); }
-inline Term binary(const char* op, const Term& x, const Term& y) { return {x.b, x.b->op(op, {x.value, y.value}, "fastmath = #arith.fastmath<none>", type_of(x))}; }
-inline Word binary(const char* op, const Word& x, const Word& y, const char* attributes = "") {
-  return {x.b, x.b->op(op, {x.value, y.value}, attributes, type_of(x))};
-}
+inline Term operator+(const Term& x, const Term& y) { return {x.g, x.g->real("arith.addf", {x.id, y.id})}; }
+inline Term operator-(const Term& x, const Term& y) { return {x.g, x.g->real("arith.subf", {x.id, y.id})}; }
+inline Term operator*(const Term& x, const Term& y) { return {x.g, x.g->real("arith.mulf", {x.id, y.id})}; }
 inline Truth compared(int predicate, const Term& x, const Term& y) {
-  return {x.b, x.b->op("arith.cmpf", {x.value, y.value}, "fastmath = #arith.fastmath<none>, predicate = " + number(predicate) + " : i64",
-                       retyped(type_of(x), "i1"))};
+  return {x.g, x.g->truth("arith.cmpf", {x.id, y.id}, "fastmath = #arith.fastmath<none>, predicate = " + number(predicate) + " : i64")};
 }
-inline Term operator+(const Term& x, const Term& y) { return binary("arith.addf", x, y); }
-inline Term operator-(const Term& x, const Term& y) { return binary("arith.subf", x, y); }
-inline Term operator*(const Term& x, const Term& y) { return binary("arith.mulf", x, y); }
 inline Truth operator<(const Term& x, const Term& y) { return compared(4, x, y); }
 inline Truth operator==(const Term& x, const Term& y) { return compared(1, x, y); }
-inline Term select(const Truth& m, const Term& x, const Term& y) { return {x.b, x.b->op("arith.select", {m.value, x.value, y.value}, "", type_of(x))}; }
-inline Term constant(const Term& like, float x) {
-  const std::string t = type_of(like);
-  return {like.b, like.b->op("arith.constant", {}, "value = dense<" + literal(std::bit_cast<std::uint32_t>(x), Element::f32) + "> : " + t, t)};
-}
-inline Word constant(const Word& like, std::uint32_t x) {
-  const std::string t = type_of(like);
-  return {like.b, like.b->op("arith.constant", {}, "value = dense<" + literal(x, Element::i32) + "> : " + t, t)};
-}
-inline Word bits(const Term& x) { return {x.b, x.b->op("arith.bitcast", {x.value}, "", retyped(type_of(x), "i32"))}; }
-inline Term from_bits(const Word& x) { return {x.b, x.b->op("arith.bitcast", {x.value}, "", retyped(type_of(x), "f32"))}; }
+inline Term select(const Truth& m, const Term& x, const Term& y) { return {x.g, x.g->real("arith.select", {m.id, x.id, y.id}, "")}; }
+inline Term constant(const Term& like, float x) { return {like.g, like.g->constant(std::bit_cast<std::uint32_t>(x), Element::f32)}; }
+inline Word constant(const Word& like, std::uint32_t x) { return {like.g, like.g->constant(x, Element::i32)}; }
+inline Word bits(const Term& x) { return {x.g, x.g->word("arith.bitcast", {x.id})}; }
+inline Term from_bits(const Word& x) { return {x.g, x.g->real("arith.bitcast", {x.id}, "")}; }
 inline constexpr char wraps[] = "overflowFlags = #arith.overflow<none>";
-inline Word operator+(const Word& x, const Word& y) { return binary("arith.addi", x, y, wraps); }
-inline Word operator-(const Word& x, const Word& y) { return binary("arith.subi", x, y, wraps); }
-inline Word operator&(const Word& x, const Word& y) { return binary("arith.andi", x, y); }
-template <int n> Word shift_left(const Word& x) { return binary("arith.shli", x, constant(x, std::uint32_t{n}), wraps); }
-template <int n> Word shift_right(const Word& x) { return binary("arith.shrui", x, constant(x, std::uint32_t{n})); }
+inline Word operator+(const Word& x, const Word& y) { return {x.g, x.g->word("arith.addi", {x.id, y.id}, wraps)}; }
+inline Word operator-(const Word& x, const Word& y) { return {x.g, x.g->word("arith.subi", {x.id, y.id}, wraps)}; }
+inline Word operator&(const Word& x, const Word& y) { return {x.g, x.g->word("arith.andi", {x.id, y.id})}; }
+template <int n> Word shift_left(const Word& x) { return {x.g, x.g->word("arith.shli", {x.id, constant(x, std::uint32_t{n}).id}, wraps)}; }
+template <int n> Word shift_right(const Word& x) { return {x.g, x.g->word("arith.shrui", {x.id, constant(x, std::uint32_t{n}).id})}; }
 
 inline bool has_definition(trace::Op op) { return op >= trace::Op::exp2 && op <= trace::Op::sigmoid; }
 [[gnu::noinline]] inline int spelled_out(Builder& b, trace::Op op, int value) {
-  const Term x{&b, value};
-  switch (op) {
-    case trace::Op::exp2: return portable::exp2(x).value;
-    case trace::Op::exp: return portable::exp(x).value;
-    case trace::Op::log1p: return portable::log1p(x).value;
-    case trace::Op::rsqrt: return portable::rsqrt(x).value;
-    case trace::Op::reciprocal: return portable::reciprocal(x).value;
-    default: return portable::sigmoid(x).value;
-  }
+  Graph graph(b, value);
+  const Term x{&graph, 0};
+  const Term y = [&] {
+    switch (op) {
+      case trace::Op::exp2: return portable::exp2(x);
+      case trace::Op::exp: return portable::exp(x);
+      case trace::Op::log1p: return portable::log1p(x);
+      case trace::Op::rsqrt: return portable::rsqrt(x);
+      case trace::Op::reciprocal: return portable::reciprocal(x);
+      default: return portable::sigmoid(x);
+    }
+  }();
+  return graph.written(y.id);
 }
 
 }  // namespace gdn::mosaic::exact

@@ -10,6 +10,9 @@ class Lifted : Lowering {
 
   Module run() {
     mark_used();
+    stored_.assign(p.refs.size(), false);
+    for (const Node& n : p.nodes)
+      if (trace::is_store(n.op)) stored_[n.ref] = true;
     for (int i = 0; i < static_cast<int>(p.refs.size()); i++)
       if (p.refs[i].place == Place::carried) begin(i);
     write_down(0, p.size());
@@ -20,15 +23,19 @@ class Lifted : Lowering {
   }
 
  private:
-  // Effects in their order; what they are made of when it is first needed.
+  // Effects in their order; what they are made of when it is first needed, so that the order in which a compiler evaluates arguments
+  // leaves no trace in the text.
   void write_down(int from, int to) {
     for (int i = from; i < to; i++) {
       if (!used[i]) continue;
-      b.label = p.name + ": stage " + number(p[i].stage) + ", " + trace::info(p[i].op).name + " #" + number(i);
+      b.label = p.name + ": stage " + number(p[i].stage) + ", " + trace::info(p[i].op).name;
+      if (p[i].ref >= 0) b.label += " " + p.refs[p[i].ref].name;
       switch (p[i].op) {
         case Op::store: put(p[i]); break;
         case Op::store_rows: put_rows(p[i]); break;
-        case Op::load: get(i); break;  // where it stands: a later store must not change it
+        case Op::load:
+          if (stored_[p[i].ref]) get(i);  // where it stands: a later store must not change it
+          break;
         case Op::when: case Op::loop: i = region(i); break;
         default: break;
       }
@@ -54,6 +61,7 @@ class Lifted : Lowering {
 
   std::map<int, int> made_;
   std::map<int, int> carried_;
+  std::vector<bool> stored_;  // by ref
 
   int heads(Domain d) const { return d == Domain::value_head ? s.heads_per_step : d == Domain::key_head ? s.heads_per_step / x.ratio() : 1; }
   Shape shape_of(const Node& n) const { return {heads(n.domain), n.rows, n.cols}; }
@@ -139,7 +147,8 @@ class Lifted : Lowering {
     if (H < 128) v = concat({v, b.splat({128 - H, rows}, r.element, 0)}, 0, {128, rows}, r.element);
     v = transpose(v, {1, 0}, {rows, 128}, r.element);
     const Window& w = gates_window(r, 0);
-    store(w.value, zeros(w.block.size()), slice(v, {0, 0}, {r.rows, H}, r.element), {r.rows, H}, r.element);
+    v = slice(v, {0, 0}, {r.rows, H}, r.element);
+    store(w.value, zeros(w.block.size()), v, {r.rows, H}, r.element);
   }
   int column_of_row(int v, int n, Element e) {  // [1, n] -> [1, n, 1]
     v = transpose(broadcast(v, {8, n}, e), {1, 0}, {n, 8}, e);

@@ -238,7 +238,10 @@ class Lowering {
     if (n.element == Element::bf16) v = b.op("arith.truncf", {v}, "", vector_type({n.rows, w}, Element::bf16));
     return v;
   }
-  int is_planned_chunk(const Node& n, int delay) { return b.compare(0, chunk_at(delay), scalar_at(p.refs[n.b], b.i32(0)), "i1"); }
+  int is_planned_chunk(const Node& n, int delay) {
+    const int planned = scalar_at(p.refs[n.b], b.i32(0));
+    return b.compare(0, chunk_at(delay), planned, "i1");
+  }
 
   // ---- elementwise operations
   int elementwise(const Node& n, const std::vector<int>& in, Element operand, const std::string& type) {

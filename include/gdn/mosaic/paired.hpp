@@ -351,6 +351,7 @@ class Paired : Lowering {
   }
 
   // ---------------------------------------------------------------- masks
+  // Where two arguments would write operations, one is made first: their order in the text must not be the compiler's choice.
   int same_type(const char* op, int l, int r) { return b.op(op, {l, r}, "", b.type(l)); }
   int compared(int predicate, int l, int r, int rows, int w) { return b.compare(predicate, l, r, vector_type({rows, w}, Element::i1)); }
   // The shortest compare that is true on this set of lanes.
@@ -369,14 +370,19 @@ class Paired : Lowering {
       const int v = period == w ? lane : same_type("arith.andi", lane, c(period - 1));
       if (lo == 0) return compared(2, v, c(hi), rows, w);
       if (hi == period) return compared(5, v, c(lo), rows, w);
-      if (hi - lo == 16 && lo % 16 == 0) return compared(0, same_type("arith.shrui", v, c(4)), c(lo / 16), rows, w);
+      if (hi - lo == 16 && lo % 16 == 0) {
+        const int wanted = c(lo / 16);
+        return compared(0, same_type("arith.shrui", v, c(4)), wanted, rows, w);
+      }
     }
     int blocks = 0;
     for (int i = 0; i < w; i++) {
       require(lanes[i] == lanes[i / 16 * 16], p.name, ": a lane mask of blocks other than 16 lanes");
       blocks |= static_cast<int>(lanes[i]) << (i / 16);
     }
-    return compared(1, same_type("arith.andi", same_type("arith.shli", c(1), same_type("arith.shrui", lane, c(4))), c(blocks)), c(0), rows, w);
+    const int zero = c(0), chosen = c(blocks);
+    const int block = same_type("arith.shrui", lane, c(4));
+    return compared(1, same_type("arith.andi", same_type("arith.shli", c(1), block), chosen), zero, rows, w);
   }
   // v on these lanes, else +0. A select of a select is one.
   int on_lanes(std::vector<bool> lanes, int v, int rows, Element e) {
@@ -399,8 +405,14 @@ class Paired : Lowering {
     auto c = [&](int k) { return b.splat({rows, w}, Element::i32, static_cast<std::uint32_t>(k)); };
     switch (q.op) {
       case Op::constant: return c(static_cast<i32>(q.value));
-      case Op::row_index: return row ? same_type("arith.addi", iota({rows, w}, 0), c(row)) : iota({rows, w}, 0);
-      case Op::col_index: return cols == w ? iota({rows, w}, 1) : same_type("arith.andi", iota({rows, w}, 1), c(cols - 1));
+      case Op::row_index: {
+        const int first = row ? c(row) : -1, i = iota({rows, w}, 0);
+        return row ? same_type("arith.addi", i, first) : i;
+      }
+      case Op::col_index: {
+        const int mask = cols == w ? -1 : c(cols - 1), j = iota({rows, w}, 1);
+        return cols == w ? j : same_type("arith.andi", j, mask);
+      }
       case Op::stretch: return static_mask(q.in[0], row, rows, w, cols);
       default: {
         const int l = static_mask(q.in[0], row, rows, w, cols);
@@ -467,8 +479,10 @@ class Paired : Lowering {
     int lanes;
     if (is([&](int) { return index[0]; })) lanes = c(index[0]);
     else if (is([&](int k) { return index[k / 64 * 64]; })) lanes = b.op("arith.select", {first_half(), c(index[0]), c(index[64])}, "", type);
-    else if (is([&](int k) { return k / 16 * 16 + index[0]; })) lanes = same_type("arith.addi", same_type("arith.andi", iota(tile, 1), c(~15)), c(index[0]));
-    else if (is([&](int k) { return k < 64 ? 2 * k : 2 * k - 127; })) {
+    else if (is([&](int k) { return k / 16 * 16 + index[0]; })) {
+      const int in_block = c(index[0]), mask = c(~15);
+      lanes = same_type("arith.addi", same_type("arith.andi", iota(tile, 1), mask), in_block);
+    } else if (is([&](int k) { return k < 64 ? 2 * k : 2 * k - 127; })) {
       const int twice = same_type("arith.addi", iota(tile, 1), iota(tile, 1));
       lanes = b.op("arith.select", {first_half(), twice, same_type("arith.subi", twice, c(127))}, "", type);
     } else {
@@ -592,7 +606,8 @@ class Paired : Lowering {
       case Op::stretch: return stretched(n, pair, f, rows, w);
       case Op::dot: {
         auto [lhs, rhs] = dot_operands(n, pair, f);
-        return {{{matmul(whole(lhs), whole(rhs), lhs.rows(), rhs.width, q.precision), lhs.rows()}}, rhs.width, Element::f32};
+        const int right = whole(rhs), left = whole(lhs);
+        return {{{matmul(left, right, lhs.rows(), rhs.width, q.precision), lhs.rows()}}, rhs.width, Element::f32};
       }
       case Op::transpose: return transposed(n, pair, f, rows, w);
       case Op::rows:
@@ -786,7 +801,10 @@ class Paired : Lowering {
     };
     for (int d = 1; d < C; d *= 2) {
       int mask = -1;
-      if (d < 8) mask = compared(5, iota({C, 128}, 0), b.splat({C, 128}, Element::i32, static_cast<std::uint32_t>(d)), C, 128);
+      if (d < 8) {
+        const int distance = b.splat({C, 128}, Element::i32, static_cast<std::uint32_t>(d));
+        mask = compared(5, iota({C, 128}, 0), distance, C, 128);
+      }
       if (within) {
         const int same = compared(0, id, down(id, d, Element::i32), C, 128);
         mask = mask < 0 ? same : b.op("arith.andi", {mask, same}, "", b.type(same));
@@ -814,7 +832,8 @@ class Paired : Lowering {
       if (first) {
         int row = 0;
         for (auto& piece : t.pieces) {
-          store(memory, {slot, b.index(row), b.index(0)}, cut(value(piece, t), 0, piece.rows, 128 * k, 128, q.element), {piece.rows, 128}, q.element);
+          const int v = cut(value(piece, t), 0, piece.rows, 128 * k, 128, q.element);
+          store(memory, {slot, b.index(row), b.index(0)}, v, {piece.rows, 128}, q.element);
           row += piece.rows;
         }
       }
@@ -1022,7 +1041,8 @@ class Paired : Lowering {
       for (int k = 0; k < t.width / 128; k++) {
         int row = 0;
         for (auto& q : t.pieces) {
-          store(memory, {b.index(u * t.width / 128 + k), b.index(row), b.index(0)}, cut(value(q, t), 0, q.rows, 128 * k, 128, t.element), {q.rows, 128}, t.element);
+          const int v = cut(value(q, t), 0, q.rows, 128 * k, 128, t.element);
+          store(memory, {b.index(u * t.width / 128 + k), b.index(row), b.index(0)}, v, {q.rows, 128}, t.element);
           row += q.rows;
         }
       }
@@ -1074,8 +1094,8 @@ class Paired : Lowering {
         const int v = load(carried(ref), {b.as_index(i), b.index(0), b.index(0)}, tile, r.element, 3);
         for (int h = 0; h < tile[1] / r.cols; h++) {
           const int head = tile[1] == r.cols ? i : plus(times(i, 2), h);
-          store(sequence_window(to).value, {b.index(0), b.as_index(head), b.index(0), b.index(0)},
-                cut(v, 0, r.rows, h * r.cols, r.cols, r.element), {r.rows, r.cols}, r.element);
+          const int state = cut(v, 0, r.rows, h * r.cols, r.cols, r.element);
+          store(sequence_window(to).value, {b.index(0), b.as_index(head), b.index(0), b.index(0)}, state, {r.rows, r.cols}, r.element);
         }
       });
     });

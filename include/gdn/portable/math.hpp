@@ -14,29 +14,31 @@
 //
 // Results are normal numbers, zeros, infinities or the canonical NaN 0x7fc00000 (for every NaN): what would fall below 2^-126 is 0.
 // Subnormal arguments count as zeros of their sign where flush-to-zero is on, as it must be around all kernels. The error bounds
-// are the maxima over all 2^32 arguments (tests/numerics/transcendental.cpp), in units of the last place of the right result.
+// are the maxima over all 2^32 arguments (tests/numerics/transcendental.cpp), in units of the last place of the right result:
+//   exp2 0.82   exp 0.91   log1p 0.92   reciprocal 0.5003   rsqrt 0.5005   sigmoid 1.96   softplus 1.69
 #pragma once
 #include <bit>
 #include <cstdint>
 
 namespace gdn::portable {
 
-inline std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
-inline float from_bits(std::uint32_t i) { return std::bit_cast<float>(i); }
-inline float select(bool m, float a, float b) { return m ? a : b; }
-inline float constant(float, float x) { return x; }
-inline std::uint32_t constant(std::uint32_t, std::uint32_t i) { return i; }
+// Everything is inlined into its caller: a copy of its own could be compiled for an instruction set the linker's choice lacks.
+#define GDN_PORTABLE_INLINE [[gnu::always_inline]] inline
+#define GDN_PORTABLE template <class V> GDN_PORTABLE_INLINE V
+
+GDN_PORTABLE_INLINE std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
+GDN_PORTABLE_INLINE float from_bits(std::uint32_t i) { return std::bit_cast<float>(i); }
+GDN_PORTABLE_INLINE float select(bool m, float a, float b) { return m ? a : b; }
+GDN_PORTABLE_INLINE float constant(float, float x) { return x; }
+GDN_PORTABLE_INLINE std::uint32_t constant(std::uint32_t, std::uint32_t i) { return i; }
 template <int n>
-std::uint32_t shift_left(std::uint32_t i) {
+GDN_PORTABLE_INLINE std::uint32_t shift_left(std::uint32_t i) {
   return i << n;
 }
 template <int n>
-std::uint32_t shift_right(std::uint32_t i) {
+GDN_PORTABLE_INLINE std::uint32_t shift_right(std::uint32_t i) {
   return i >> n;
 }
-
-// Everything is inlined into its caller: a copy of its own could be compiled for an instruction set the linker's choice lacks.
-#define GDN_PORTABLE template <class V> [[gnu::always_inline]] inline V
 
 namespace detail {
 
@@ -45,7 +47,7 @@ inline constexpr float round_to_integer = 12582912.0f;  // 1.5 * 2^23: added to 
 
 // c[0] + x (c[1] + x (c[2] + ..))
 template <class V, int n>
-[[gnu::always_inline]] inline V horner(V x, const std::uint32_t (&c)[n]) {
+GDN_PORTABLE_INLINE V horner(V x, const std::uint32_t (&c)[n]) {
   V y = constant(x, std::bit_cast<float>(c[n - 1]));
   for (int i = n - 2; i >= 0; --i) y = y * x + constant(x, std::bit_cast<float>(c[i]));
   return y;
@@ -162,5 +164,6 @@ GDN_PORTABLE softplus(V x) {
 }
 
 #undef GDN_PORTABLE
+#undef GDN_PORTABLE_INLINE
 
 }  // namespace gdn::portable

@@ -1,0 +1,4 @@
+#include "arrays.hpp"
+#include "gdn/emit.hpp"
+
+int main() { Arrays().run(gdn::Emit()); }

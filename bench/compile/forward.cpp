@@ -1,0 +1,4 @@
+#include "arrays.hpp"
+#include "gdn/kernels.hpp"
+
+int main() { Arrays().run(gdn::Cpu()); }

@@ -1,0 +1,3 @@
+#include "gdn/kernels.hpp"
+
+int main() {}

@@ -1,1 +1,0 @@
-#include <gdn/mosaic.hpp>

@@ -1,1 +1,0 @@
-#include <gdn/sim.hpp>

@@ -1,0 +1,4 @@
+#include "arrays.hpp"
+#include "gdn/simulate.hpp"
+
+int main() { Arrays().run(gdn::Simulate()); }

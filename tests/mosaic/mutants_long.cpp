@@ -1,0 +1,22 @@
+// Every operation of the emitted forward changed in turn: at least 95 % of the mutants are caught. Survivors are printed.
+#include "mutants.hpp"
+
+using namespace gdn;
+using namespace gdn::test;
+
+namespace {
+
+const Spec spec{.batch = 2, .tokens = 130, .key_heads = 2, .value_heads = 4, .documents = true, .initial = true};
+
+template <class Call> void check(const char* name, const Schedule& schedule) {
+  const Verdict v = mutate<Call>(spec, schedule, 1 << 20);
+  report(name, v);
+  CHECK(v.mutants > 500);
+  CHECK(v.caught() >= 0.95);
+}
+
+}  // namespace
+
+TEST_CASE("forward, skewed") { check<Core<bf16>>("forward, skewed", Schedule::skewed(2)); }
+TEST_CASE("forward, lifted") { check<Core<bf16>>("forward, lifted", Schedule::lifted(2)); }
+TEST_CASE("layer_forward, skewed") { check<Layer<bf16>>("layer_forward, skewed", Schedule::skewed()); }

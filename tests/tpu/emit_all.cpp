@@ -1,0 +1,237 @@
+// gdn_emit_all DIRECTORY: writes every kernel of the library as a StableHLO program, in each class, placement and form that reaches
+// other text. One program has the size the library is made for; the others are small, because they are compiled for three TPUs each.
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gdn/calls/forward.hpp"
+#include "gdn/calls/inverse.hpp"
+#include "gdn/calls/parts.hpp"
+#include "gdn/calls/recurrent.hpp"
+#include "gdn/emit.hpp"
+
+using namespace gdn;
+using mosaic::Schedule;
+
+namespace {
+
+struct Sizes {
+  int T = 192, Hk = 2, Hv = 8, B = 1;
+};
+
+// Views of the right shape with nothing behind them; ids and the like are read, so they need memory.
+template <class T, std::size_t N> auto shaped(const std::int64_t (&shape)[N]) { return view(static_cast<T*>(nullptr), shape); }
+View<const i32, 2> documents(const Sizes& n) {
+  static std::map<std::pair<int, int>, std::vector<i32>> made;  // views point into it
+  std::vector<i32>& ids = made[{n.B, n.T}];
+  for (int i = static_cast<int>(ids.size()); i < n.B * n.T; i++) ids.push_back(i % n.T < 50 ? 1 : i % n.T < 60 ? 0 : 2 + i / 100);
+  return view(std::as_const(ids), {n.B, n.T});
+}
+
+// What a call asks for beside its output.
+struct Form {
+  bool documents = false, states = false, residuals = false, gate = true, bias = true;
+};
+constexpr Form everything{true, true, true};
+constexpr Form nothing{};
+
+template <class G, class Act> CoreArrays<Act> core_arrays(const Sizes& n, const Form& f, bool outputs) {
+  constexpr int K = G::key::size, V = G::value::size, C = G::chunk::size;
+  const int N = (n.T + C - 1) / C;
+  CoreArrays<Act> x;
+  if (outputs) x.q = shaped<const Act>({n.B, n.T, n.Hk, K});
+  x.k = shaped<const Act>({n.B, n.T, n.Hk, K});
+  x.v = shaped<const Act>({n.B, n.T, n.Hv, V});
+  if (f.gate) x.g = shaped<const f32>({n.B, n.T, n.Hv});
+  x.beta = shaped<const f32>({n.B, n.T, n.Hv});
+  if (outputs) x.out = shaped<Act>({n.B, n.T, n.Hv, V});
+  if (f.states) x.initial = shaped<const f32>({n.B, n.Hv, K, V});
+  if (f.states || !outputs) x.final = shaped<f32>({n.B, n.Hv, K, V});
+  if (f.documents) x.ids = documents(n);
+  if (f.residuals) {
+    x.residual = shaped<Act>({n.B, n.T, n.Hv, V});
+    x.residuals.t_inv = shaped<f32>({n.B, N, C, n.Hv, C});
+    x.residuals.chunk_states = shaped<f32>({n.B, N, n.Hv, K, V});
+  }
+  return x;
+}
+template <class G, class Act> LayerArrays<Act> layer_arrays(const Sizes& n, const Form& f, bool outputs) {
+  constexpr int K = G::key::size, V = G::value::size, C = G::chunk::size, W = G::taps::size;
+  const int N = (n.T + C - 1) / C, D = 2 * n.Hk * K + n.Hv * V;
+  LayerArrays<Act> x;
+  x.qkv = shaped<const Act>({n.B, n.T, D});
+  x.a = shaped<const Act>({n.B, n.T, n.Hv});
+  x.b = shaped<const Act>({n.B, n.T, n.Hv});
+  x.conv_weights = shaped<const f32>({W, D});
+  if (f.bias) x.conv_bias = shaped<const f32>({D});
+  x.A_log = shaped<const f32>({n.Hv});
+  x.dt_bias = shaped<const f32>({n.Hv});
+  if (outputs) x.out = shaped<Act>({n.B, n.T, n.Hv, V});
+  if (f.states) {
+    x.conv_initial = shaped<const Act>({n.B, W - 1, D});
+    x.conv_final = shaped<Act>({n.B, W - 1, D});
+    x.initial = shaped<const f32>({n.B, n.Hv, K, V});
+  }
+  if (f.states || !outputs) x.final = shaped<f32>({n.B, n.Hv, K, V});
+  if (f.documents) x.ids = documents(n);
+  if (f.residuals) {
+    x.residual = shaped<Act>({n.B, n.T, n.Hv, V});
+    x.residuals.t_inv = shaped<f32>({n.B, N, C, n.Hv, C});
+    x.residuals.chunk_states = shaped<f32>({n.B, N, n.Hv, K, V});
+  }
+  return x;
+}
+
+template <class Act> constexpr const char* type_name = std::is_same_v<Act, bf16> ? "bf16" : "f32";
+
+class Writer {
+ public:
+  explicit Writer(std::string directory) : directory_(std::move(directory)) {}
+  int programs() const { return static_cast<int>(names_.size()); }
+
+  // `call` is given the machine. The file is named for the kernel, the type, the placement that was taken, and `what`.
+  template <class F> void write(const char* type, const std::string& what, const Schedule& schedule, F call) {
+    Emit machine(schedule);
+    call(machine);
+    const mosaic::Module& m = machine.module;
+    const std::string name = text(m.name, ".", type, ".", m.schedule.substr(0, m.schedule.find(' ')), schedule.exact_functions ? ".exact" : "",
+                                  what.empty() ? "" : ".", what);
+    require(names_.insert(name).second, "emit_all: two programs are named ", name);
+    std::ofstream(directory_ + "/" + name + ".mlir") << m.program();
+  }
+  template <class G, class Act> void core(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
+    write(type_name<Act>, what, s, [&](auto& m) { forward<G>(m, core_arrays<G, Act>(n, f, true), {.use_qk_norm = true}); });
+  }
+  template <class G, class Act> void core_states(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
+    write(type_name<Act>, what, s, [&](auto& m) { forward_states<G>(m, core_arrays<G, Act>(n, f, false), {.use_qk_norm = true}); });
+  }
+  template <class G, class Act> void layer(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
+    write(type_name<Act>, what, s, [&](auto& m) { layer_forward<G>(m, layer_arrays<G, Act>(n, f, true), {.key_heads = n.Hk}); });
+  }
+  template <class G, class Act> void layer_states(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
+    write(type_name<Act>, what, s, [&](auto& m) { layer_forward_states<G>(m, layer_arrays<G, Act>(n, f, false), {.key_heads = n.Hk}); });
+  }
+
+ private:
+  std::string directory_;
+  std::set<std::string> names_;
+};
+
+// Every kernel in every placement, with all it can write and read, and with nothing.
+template <class Act> void chunked(Writer& w) {
+  const Sizes n;
+  for (const Schedule& s : {Schedule::lifted(), Schedule::paired(), Schedule::skewed()}) {
+    w.core<Head128, Act>("everything", s, n, everything);
+    w.core_states<Head128, Act>("everything", s, n, everything);
+    w.layer<Head128, Act>("everything", s, n, everything);
+    w.layer_states<Head128, Act>("everything", s, n, everything);
+  }
+  for (const Schedule& s : {Schedule::lifted(), Schedule::skewed()}) w.layer<Head128, Act>("nothing", s, n, nothing);
+  w.core<Head128, Act>("nothing", Schedule::skewed(), n, nothing);
+  Schedule exact = Schedule::skewed();
+  exact.exact_functions = true;
+  w.layer<Head128, Act>("", exact, n, everything);
+  using Small = Geometry<16, 32, 48>;  // all extents different
+  w.core<Small, Act>("small", Schedule::lifted(), {.T = 40, .Hk = 1, .Hv = 2}, everything);
+  w.core_states<Small, Act>("small", Schedule::lifted(), {.T = 40, .Hk = 1, .Hv = 2}, everything);
+}
+
+// Other shapes and forms.
+void shapes(Writer& w) {
+  const Sizes n;
+  // One document, but a last chunk that reaches beyond the arrays; shorter than a chunk and than the taps.
+  w.core<Head128, bf16>("ragged", Schedule::lifted(), {.T = 150}, nothing);
+  w.layer<Head128, bf16>("ragged", Schedule::skewed(), {.T = 150}, {.states = true, .residuals = true});
+  w.layer<Head128, bf16>("short", Schedule::skewed(), {.T = 2}, everything);
+  w.core<Head128, bf16>("no_gate", Schedule::skewed(), n, {.states = true, .gate = false});
+  w.layer<Head128, bf16>("no_bias", Schedule::skewed(), n, {.documents = true, .bias = false});
+  // Rows of a batch, several steps for the heads of a row, other numbers of heads, values narrower than keys.
+  w.core<Head128, bf16>("batch", Schedule::skewed(), {.B = 2}, everything);
+  w.core<Head128, bf16>("blocks", Schedule::skewed(8), {.Hk = 4, .Hv = 16}, everything);
+  w.layer<Head128, bf16>("blocks", Schedule::skewed(8), {.Hk = 4, .Hv = 16}, everything);
+  w.core<Head128, f32>("blocks", Schedule::lifted(8), {.Hk = 4, .Hv = 16}, everything);
+  w.core<Head128, bf16>("own_keys", Schedule::skewed(), {.Hk = 4, .Hv = 4}, everything);
+  w.core<Head128, f32>("one_head", Schedule::skewed(), {.Hk = 1, .Hv = 1}, everything);
+  w.layer<Head128, bf16>("three_heads", Schedule::skewed(), {.Hk = 1, .Hv = 3}, everything);
+  w.core<Geometry<64, 128, 64>, bf16>("narrow_values", Schedule::skewed(), n, everything);
+}
+
+template <class Act> void by_tokens(Writer& w) {
+  const Sizes n{.T = 5};
+  for (const Form& f : {everything, nothing}) {
+    CoreArrays<Act> x = core_arrays<Head128, Act>(n, f, true);
+    x.residual = {}, x.residuals = {};
+    w.write(type_name<Act>, f.states ? "everything" : "nothing", Schedule::lifted(), [&](auto& m) { recurrent(m, x, {.use_qk_norm = true}); });
+  }
+  const Sizes one{.T = 1, .B = 3};
+  w.write(type_name<Act>, "", Schedule::lifted(), [&](auto& m) { decode(m, core_arrays<Head128, Act>(one, {.states = true}, true)); });
+  w.write(type_name<Act>, "", Schedule::lifted(), [&](auto& m) { layer_decode(m, layer_arrays<Head128, Act>(one, {.states = true}, true), {.key_heads = one.Hk}); });
+}
+
+template <class Act> void parts(Writer& w) {
+  for (bool whole : {true, false}) {
+    const Sizes n{.T = whole ? 192 : 150};
+    const int D = 512;
+    ConvArrays<Act> c;
+    c.x = shaped<const Act>({n.B, n.T, D});
+    c.weights = shaped<const f32>({4, D});
+    c.y = shaped<Act>({n.B, n.T, D});
+    if (whole) {
+      c.bias = shaped<const f32>({D});
+      c.initial = shaped<const Act>({n.B, 3, D});
+      c.final = shaped<Act>({n.B, 3, D});
+      c.ids = documents(n);
+    }
+    w.write(type_name<Act>, whole ? "everything" : "ragged", Schedule::lifted(), [&](auto& m) { causal_conv(m, c); });
+
+    NormArrays<Act> l;
+    l.x = shaped<const Act>({n.B, n.T, n.Hv, 128});
+    l.y = shaped<Act>({n.B, n.T, n.Hv, 128});
+    w.write(type_name<Act>, whole ? "" : "ragged", Schedule::lifted(), [&](auto& m) { l2norm(m, l); });
+
+    GateArrays<Act> g;
+    g.a = shaped<const Act>({n.B, n.T, n.Hv});
+    g.b = shaped<const Act>({n.B, n.T, n.Hv});
+    g.A_log = shaped<const f32>({n.Hv});
+    g.dt_bias = shaped<const f32>({n.Hv});
+    g.g = shaped<f32>({n.B, n.T, n.Hv});
+    g.beta = shaped<f32>({n.B, n.T, n.Hv});
+    if (whole) g.ids = documents(n);
+    w.write(type_name<Act>, whole ? "everything" : "ragged", Schedule::lifted(), [&](auto& m) { gates(m, g); });
+  }
+}
+
+template <int C, InverseOrder O, Precision P> void inverse(Writer& w, const std::string& order) {
+  const InverseArrays x{shaped<const f32>({1, 3, C, 4, C}), shaped<f32>({1, 3, C, 4, C})};
+  w.write(P == Precision::bf16 ? "p1" : P == Precision::bf16x3 ? "p3" : "pf", text(C, ".", order), Schedule::lifted(),
+          [&](auto& m) { invert_unit_lower<C, O, P>(m, x); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  require(argc == 2, "usage: gdn_emit_all DIRECTORY");
+  Writer w(argv[1]);
+  chunked<bf16>(w);
+  chunked<f32>(w);
+  shapes(w);
+  by_tokens<bf16>(w);
+  by_tokens<f32>(w);
+  parts<bf16>(w);
+  parts<f32>(w);
+  inverse<64, InverseOrder::merged_blocks, Precision::bf16>(w, "merged");
+  inverse<64, InverseOrder::merged_blocks, Precision::bf16x3>(w, "merged");
+  inverse<64, InverseOrder::merged_blocks, Precision::f32>(w, "merged");
+  inverse<64, InverseOrder::right_looking, Precision::f32>(w, "right");
+  inverse<64, InverseOrder::left_looking, Precision::f32>(w, "left");
+  inverse<32, InverseOrder::merged_blocks, Precision::f32>(w, "merged");
+  w.layer<Head128, bf16>("full_size", Schedule::fastest("layer_forward", mosaic::Target::tpu7x), {.T = 16384, .Hk = 16, .Hv = 64}, everything);
+  std::printf("%d programs\n", w.programs());
+  return 0;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 1;
+}
