@@ -149,7 +149,8 @@ TEST_CASE("schedules that do not fit are refused") {
   CHECK(says({.tokens = 64, .value_heads = 6}, Schedule::paired()) ==
         "forward: groups of 2 pairs and 6 value heads a key head; expected one to divide the other");
   CHECK(says({.tokens = 64, .value_heads = 6}, changed(Schedule::paired(), [](Schedule& s) { s.group = 3; })) == "accepted");
-  CHECK(says(four, changed(Schedule::skewed(), [](Schedule& s) { s.vmem_limit_bytes = 1 << 16; })) == "");
+  CHECK_THAT(says(four, changed(Schedule::skewed(), [](Schedule& s) { s.vmem_limit_bytes = 1 << 16; })),
+             Catch::Contains("VMEM: the windows need ") && Catch::Contains("the scoped limit is 0.06 MiB"));
   Core<f32, Small> narrow({.tokens = 16, .key_heads = 2, .value_heads = 2});
   Simulate simulate(Schedule::lifted(1));
   CHECK(message_of([&] { narrow.call(simulate); }) ==

@@ -96,11 +96,15 @@ class Mutator {
       lines_.push_back(text.substr(at, end - at));
       at = end + 1;
     }
+    const std::vector<bool> live = read_by_a_store();
     for (std::size_t i = 0; i < lines_.size(); i++) {
       if (lines_[i].find("func.func") != std::string::npos) visible_.clear(), constants_.clear();
-      if (auto l = Line::parse(lines_[i])) visit(i, *l);
+      const auto l = Line::parse(lines_[i]);
+      if (l && live[i]) visit(i, *l);
+      else dead_ += l && l->op != "func.return" && l->op != "scf.yield";
     }
   }
+  int dead() const { return dead_; }
   const std::vector<Mutant>& all() const { return mutants_; }
   std::string text_with(const Mutant& m) const {
     std::string s;
@@ -119,6 +123,24 @@ class Mutator {
     if (const auto at = s.find(from); at != s.npos) s.replace(at, from.size(), to);
   }
 
+  // Operations whose results reach a store, a condition or a block index. The others are no part of the kernel: the compiler drops them.
+  std::vector<bool> read_by_a_store() const {
+    std::vector<bool> live(lines_.size());
+    std::map<std::string, bool> read;
+    for (std::size_t i = lines_.size(); i-- > 0;) {
+      const std::string& s = lines_[i];
+      const auto l = Line::parse(s);
+      if (!l) {
+        for (std::size_t at = s.find('%'); at != s.npos; at = s.find('%', at + 1)) read[s.substr(at, s.find_first_of(" ,:)=", at) - at)] = true;
+        continue;
+      }
+      live[i] = l->result.empty() || read[l->result];
+      if (!l->result.empty()) read.erase(l->result);  // the next function has names of its own
+      if (live[i])
+        for (auto& x : l->operands) read[x] = true;
+    }
+    return live;
+  }
   void visit(std::size_t i, const Line& l) {
     rename(i, l);
     swap(i, l);
@@ -128,7 +150,8 @@ class Mutator {
     if (l.op == "tpu.vector_store") add(i, l, "dropped", "");
     if (!l.result.empty()) {
       if (l.indent.size() <= 4) visible_[l.result_type].push_back(l.result);
-      if (l.op == "arith.constant" && l.result_type == "index") constants_[l.result] = std::atoi(l.attributes.c_str() + l.attributes.find("= ") + 2);
+      if (l.op == "arith.constant" && (l.result_type == "index" || l.result_type == "i32"))
+        constants_[l.result] = std::atoi(l.attributes.c_str() + l.attributes.find("= ") + 2);
     }
   }
   // Another operation of the same type.
@@ -141,6 +164,7 @@ class Mutator {
         {"math.log1p", "math.absf"},          {"math.absf", "math.exp2"},           {"arith.shli", "arith.shrui"}};
     const auto to = other.find(l.op);
     if (to == other.end()) return;
+    if (l.op == "arith.addi" && constants_.count(l.operands[1]) && constants_.at(l.operands[1]) == 0) return;  // x + 0 is x - 0
     Line m = l;
     m.op = to->second;
     if (m.op.starts_with("math.") && m.attributes.empty()) m.attributes = "fastmath = #arith.fastmath<none>";
@@ -265,12 +289,13 @@ class Mutator {
   std::vector<Mutant> mutants_;
   std::map<std::string, std::vector<std::string>> visible_;  // by type: values defined outside nested regions
   std::map<std::string, int> constants_;
+  int dead_ = 0;
 };
 
 }  // namespace detail
 
 struct Verdict {
-  int mutants = 0, refused = 0, differing = 0;
+  int mutants = 0, refused = 0, differing = 0, dead_operations = 0;
   std::vector<Mutant> survivors;
   double caught() const { return mutants ? (refused + differing) / static_cast<double>(mutants) : 0; }
 };
@@ -285,7 +310,8 @@ template <class Call> Verdict mutate(const Spec& spec, const Schedule& schedule,
     REQUIRE(differences(right, run(simulate, call)) == "");
     mutator.emplace(simulate.module.marked);
   }
-  Verdict v;
+  Verdict v{};
+  v.dead_operations = mutator->dead();
   const auto& all = mutator->all();
   const std::size_t n = std::min(limit, all.size());
   for (std::size_t i = 0; i < n; i++) {
@@ -308,8 +334,8 @@ template <class Call> Verdict mutate(const Spec& spec, const Schedule& schedule,
 
 // Prints what was caught, and the survivors.
 inline void report(const std::string& name, const Verdict& v) {
-  std::printf("%s: %d mutants, %d differ, %d refused, %zu survive: %.1f %% caught\n", name.c_str(), v.mutants, v.differing, v.refused, v.survivors.size(),
-              100 * v.caught());
+  std::printf("%s: %d mutants, %d differ, %d refused, %zu survive: %.1f %% caught (%d operations that nobody reads are left out)\n", name.c_str(),
+              v.mutants, v.differing, v.refused, v.survivors.size(), 100 * v.caught(), v.dead_operations);
   for (const Mutant& m : v.survivors) std::printf("  line %zu, %s, %s (%s)\n", m.line + 1, m.op.c_str(), m.change.c_str(), m.label.c_str());
 }
 

@@ -1,5 +1,5 @@
-// gdn_emit_all DIRECTORY: writes every kernel of the library as a StableHLO program, in each class, placement and form that reaches
-// other text. One program has the size the library is made for; the others are small, because they are compiled for three TPUs each.
+// gdn_emit_all DIRECTORY: writes every kernel of the library as a StableHLO program (and as generic text), in each class, placement and
+// form that reaches other text. One has the size the library is made for; the others are small, because they are compiled for three TPUs.
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -101,6 +101,7 @@ class Writer {
                                   what.empty() ? "" : ".", what);
     require(names_.insert(name).second, "emit_all: two programs are named ", name);
     std::ofstream(directory_ + "/" + name + ".mlir") << m.program();
+    std::ofstream(directory_ + "/" + name + ".txt") << m.generic();
   }
   template <class G, class Act> void core(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
     write(type_name<Act>, what, s, [&](auto& m) { forward<G>(m, core_arrays<G, Act>(n, f, true), {.use_qk_norm = true}); });

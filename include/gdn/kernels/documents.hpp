@@ -32,7 +32,7 @@ template <class D, TileLike X> X rows_of_array(const D& d, const X& x) { return 
 // Rows whose token `distance` places earlier is valid and of their document.
 template <int Distance, TileLike X> X rows_that_see(OneDocument, const X& x) { return x; }
 template <int Distance, class D, TileLike X> X rows_that_see(const D& d, const X& x) {
-  static_assert(Distance < document_shift);
+  static_assert(Distance < document_shift, "rows_that_see<distance>: a word knows the 7 tokens before its own");
   return map([](auto w, auto x) { return where((w & (1 << Distance)) == (1 << Distance), x, 0.f); }, d.word, x);
 }
 template <Operand X> X same_document(OneDocument, const X& x) { return x; }

@@ -1,0 +1,4 @@
+// expect: diagonal_blocks<B>(a): a must be square and a multiple of B
+#include "tiles.hpp"
+
+auto x = diagonal_blocks<4>(tile<Row<8>, Lane<4>>());

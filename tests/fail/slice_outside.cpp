@@ -1,0 +1,4 @@
+// expect: rows<begin, n>(a): the slice must lie inside the axis
+#include "tiles.hpp"
+
+auto x = rows<4, 5>(tile<Row<8>, Lane<4>>());
