@@ -99,7 +99,7 @@ def show(measured, text, digest, tpu, missing, directory):
     compared = sum(b["elements"] for b in measured["bits"])
     print(f"  {sum(b['differing'] for b in measured['bits'])} of {compared} elements differ\n")
 
-    print(f"TPU: bf16, {measured['tpu_tokens']} tokens with documents; forward writes out, states, t_inv and chunk states, states_only all but out")
+    print(f"TPU: bf16, {measured['tpu_tokens']} tokens with documents; forward writes out, states, t_inv and chunk states, states_only final states and t_inv")
     if missing:
         print(f"  not compiled: there is no TPU compiler ({missing})")
     else:

@@ -471,9 +471,11 @@ void emit(const Options& o, const Model& m) {
   x.final = view(no_f32, {1, Hv, D, D});
   x.conv_final = view(no_bf16, {1, taps - 1, W});
   x.residuals.t_inv = view(no_f32, {1, N, C, Hv, C});
-  x.residuals.chunk_states = view(no_f32, {1, N, Hv, D, D});
+  const auto chunk_states = view(no_f32, {1, N, Hv, D, D});
   for (Kernel kernel : {Kernel::forward, Kernel::states_only})
     for (mosaic::Target target : mosaic::targets) {
+      // The states-only pass is the first of two over a sequence: the states of its chunks come with the second.
+      x.residuals.chunk_states = kernel == Kernel::forward ? chunk_states : View<f32, 5>();
       Emit machine(mosaic::Schedule::fastest(kernel == Kernel::forward ? "layer_forward" : "layer_forward_states", target));
       run(machine, o, kernel, x);
       const std::string path = gdn::text(o.directory, "/", name_of(kernel), ".", mosaic::name_of(target));
