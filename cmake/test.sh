@@ -16,6 +16,9 @@ if [ ! -f "$build/build.ninja" ]; then
 fi
 cmake --build "$build" -j "$jobs"
 
+# The long tests (every mutant, every argument of a function) run when asked for: -L long.
+[ $# -gt 0 ] || set -- -LE long
+
 log=$build/ctest.log
 { ctest --test-dir "$build" -j "$jobs" --output-on-failure "$@" || echo "ctest: status $?"; } | tee "$log"
 status=0
