@@ -91,7 +91,7 @@ def show(measured, text, digest, tpu, missing, directory):
     print("  error: largest difference from the recurrence in float64 on the same inputs, over its largest value\n")
 
     print(f"Bits: elements in which CPU and simulator differ, f32 and bf16 together; {measured['simulated']} tokens in "
-          f"{measured['documents']} documents, with initial states")
+          f"{measured['documents']} document{'s' if measured['documents'] > 1 else ''}, with initial states")
     row("kernel, schedule", *OUTPUTS)
     cells = {(b["kernel"], b["schedule"], b["output"]): b for b in measured["bits"]}
     for kernel, schedule in dict.fromkeys((b["kernel"], b["schedule"]) for b in measured["bits"]):

@@ -1,5 +1,6 @@
 // The call that forward.cpp, emit.cpp and simulate.cpp compile, each for its machine.
 #pragma once
+#include <utility>
 #include <vector>
 
 #include "gdn/calls/forward.hpp"
@@ -11,11 +12,11 @@ struct Arrays {
 
   template <class Machine> void run(Machine&& machine) {
     gdn::CoreArrays<gdn::bf16> x;
-    x.q = view(std::as_const(q), {1, T, Hk, D});
-    x.k = view(std::as_const(k), {1, T, Hk, D});
-    x.v = view(std::as_const(v), {1, T, Hv, D});
-    x.beta = view(std::as_const(beta), {1, T, Hv});
-    x.out = view(out, {1, T, Hv, D});
+    x.q = gdn::view(std::as_const(q), {1, T, Hk, D});
+    x.k = gdn::view(std::as_const(k), {1, T, Hk, D});
+    x.v = gdn::view(std::as_const(v), {1, T, Hv, D});
+    x.beta = gdn::view(std::as_const(beta), {1, T, Hv});
+    x.out = gdn::view(out, {1, T, Hv, D});
     gdn::forward(machine, x);
   }
 };

@@ -39,7 +39,8 @@ def main():
                 except subprocess.CalledProcessError as e:
                     failed = True
                     error = next((line for line in e.stderr.splitlines() if "error" in line), "no message")
-                    print(f"\n    does not compile: {error}")
+                    print(f"  does not compile: {error}", end="", flush=True)
+                    break
             print()
     return 1 if failed else 0
 

@@ -1,5 +1,8 @@
 // Every operation a kernel is written with. Each has one meaning, stated here, that all machines keep to the bit.
 #pragma once
+#include <tuple>
+#include <utility>
+
 #include "gdn/control.hpp"
 #include "gdn/tile.hpp"
 
@@ -28,26 +31,125 @@ template <class X> struct is_product : std::false_type {};
 template <Precision P, class A, class B> struct is_product<Product<P, A, B>> : std::true_type {};
 }  // namespace detail
 template <class X> concept ProductLike = detail::is_product<std::remove_cvref_t<X>>::value;
-template <class X> concept Operand = TileLike<X> || ProductLike<X>;
+
+// A map that is not finished: `map` takes it as an operand and works it out in its own pass, and the result is again not finished. It
+// becomes a tile where one is needed; each time anew, so it is for values that are used once. Machines that trace finish it at once.
+template <class M, class T, class R, class C, class F, class... X> struct Unfinished {
+  using machine = M;
+  using element = T;
+  using rows = R;
+  using cols = C;
+  F f;                 // of (i, j, elements of x...)
+  std::tuple<X...> x;  // tiles and products
+  operator Tile<M, T, R, C>() const {
+    return {std::apply([&](const X&... x) { return M::template map<true, T, R, C>(f, x...); }, x)};
+  }
+};
+namespace detail {
+template <class X> struct is_unfinished : std::false_type {};
+template <class... A> struct is_unfinished<Unfinished<A...>> : std::true_type {};
+template <class M> concept Fusing = requires { requires M::fuses_maps; };
+}  // namespace detail
+template <class X> concept UnfinishedLike = detail::is_unfinished<std::remove_cvref_t<X>>::value;
+template <class X> concept Operand = TileLike<X> || ProductLike<X> || UnfinishedLike<X>;
 
 namespace detail {
-template <bool Indexed, class F, class... X> auto mapped(F f, const X&... x) {
-  using M = typename first<X...>::type::machine;
+template <bool Indexed, class F> struct WithIndices {
+  F f;
+  template <class I, class... E> [[gnu::always_inline]] auto operator()(I i, I j, E... e) const {
+    if constexpr (Indexed) return f(i, j, e...);
+    else return f(e...);
+  }
+};
+// An operand as a function of the elements of its own operands, and how many they are.
+template <class F, int N> struct Part {
+  F f;
+};
+struct Self {
+  template <class I, class E> [[gnu::always_inline]] auto operator()(I, I, E e) const { return e; }
+};
+template <class R, class C, Operand X> auto opened(const X& x) {
+  if constexpr (!UnfinishedLike<X>) return std::pair{Part<Self, 1>{}, std::tuple<X>(x)};
+  else if constexpr (std::is_same_v<typename X::rows, R> && std::is_same_v<typename X::cols, C>)
+    return std::pair{Part<decltype(x.f), std::tuple_size_v<decltype(x.x)>>{x.f}, x.x};
+  else return std::pair{Part<Self, 1>{}, std::tuple<Tile<typename X::machine, typename X::element, typename X::rows, typename X::cols>>(x)};
+}
+template <class F, class... P> struct Composed;
+template <class F, class... G, int... N> struct Composed<F, Part<G, N>...> {
+  F f;
+  std::tuple<Part<G, N>...> parts;
+  template <class I, class... E> [[gnu::always_inline]] auto operator()(I i, I j, E... e) const {
+    return call(std::index_sequence_for<G...>{}, i, j, std::tuple<E...>(e...));
+  }
+
+ private:
+  static constexpr int begin_of(std::size_t part) {
+    int at = 0, k = 0;
+    ((at += k++ < static_cast<int>(part) ? N : 0), ...);
+    return at;
+  }
+  template <std::size_t... K, class I, class E> [[gnu::always_inline]] auto call(std::index_sequence<K...>, I i, I j, const E& e) const {
+    return f(i, j, of_part<begin_of(K)>(std::get<K>(parts).f, std::make_integer_sequence<int, N>{}, i, j, e)...);
+  }
+  template <int Begin, class H, int... K, class I, class E>
+  [[gnu::always_inline]] static auto of_part(const H& g, std::integer_sequence<int, K...>, I i, I j, const E& e) {
+    return g(i, j, std::get<Begin + K>(e)...);
+  }
+};
+
+template <class M, bool Indexed, class... X> struct Result {
   using R = join_all<One, typename X::rows...>;
   using C = join_all<One, typename X::cols...>;
   static_assert(R::ok && C::ok, "map(f, x...): every operand has the same axes, or One where it is stretched");
+  using rows = typename R::type;
+  using cols = typename C::type;
+};
+template <bool Indexed, class F, class... X> auto unfinished_map(F f, const X&... x) {
+  using M = typename first<X...>::type::machine;
+  using A = Result<M, Indexed, X...>;
   using T = typename M::template result_element<Indexed, F, typename X::element...>;
-  return Tile<M, T, typename R::type, typename C::type>{M::template map<Indexed, T, typename R::type, typename C::type>(f, x...)};
+  auto make = [&]<class... P, class... Y>(const std::pair<P, Y>&... part) {
+    Composed<WithIndices<Indexed, F>, P...> g{{f}, {part.first...}};
+    return std::apply(
+        [&]<class... Z>(const Z&... z) { return Unfinished<M, T, typename A::rows, typename A::cols, decltype(g), Z...>{g, {z...}}; },
+        std::tuple_cat(part.second...));
+  };
+  return make(opened<typename A::rows, typename A::cols>(x)...);
+}
+template <bool Indexed, class F, class... X> auto mapped(F f, const X&... x) {
+  if constexpr ((UnfinishedLike<X> || ...)) {
+    return unfinished_map<Indexed>(f, x...);
+  } else {
+    using M = typename first<X...>::type::machine;
+    using A = Result<M, Indexed, X...>;
+    using R = typename A::rows;
+    using C = typename A::cols;
+    using T = typename M::template result_element<Indexed, F, typename X::element...>;
+    return Tile<M, T, R, C>{M::template map<Indexed, T, R, C>(f, x...)};
+  }
 }
 }  // namespace detail
 
 template <class F, Operand... X> auto map(F f, const X&... x) { return detail::mapped<false>(f, x...); }
 // f(i, j, elements...): also the row and column index, as i32.
 template <class F, Operand... X> auto map_ij(F f, const X&... x) { return detail::mapped<true>(f, x...); }
+template <class F, Operand... X> auto unfinished(F f, const X&... x) {
+  if constexpr (detail::Fusing<typename detail::first<X...>::type::machine>) return detail::unfinished_map<false>(f, x...);
+  else return map(f, x...);
+}
 
-template <Operand A, Operand B> auto operator+(const A& a, const B& b) { return map([](auto x, auto y) { return x + y; }, a, b); }
-template <Operand A, Operand B> auto operator-(const A& a, const B& b) { return map([](auto x, auto y) { return x - y; }, a, b); }
-template <Operand A, Operand B> auto operator*(const A& a, const B& b) { return map([](auto x, auto y) { return x * y; }, a, b); }
+namespace detail {
+inline constexpr auto plus = [](auto x, auto y) { return x + y; };
+inline constexpr auto minus = [](auto x, auto y) { return x - y; };
+inline constexpr auto times = [](auto x, auto y) { return x * y; };
+}  // namespace detail
+template <class M, class R, class C, class F, class... X> void store(const Ref<M, f32, R, C>& r, const Unfinished<M, f32, R, C, F, X...>& x) {
+  std::apply([&](const X&... operands) { r.m->template store_map<R, C>(r.id, x.f, operands...); }, x.x);
+}
+
+template <Operand A, Operand B> auto operator+(const A& a, const B& b) { return map(detail::plus, a, b); }
+template <Operand A, Operand B> auto operator-(const A& a, const B& b) { return map(detail::minus, a, b); }
+template <Operand A, Operand B> auto operator*(const A& a, const B& b) { return map(detail::times, a, b); }
 template <TileLike A> auto operator*(const A& a, f32 s) { return map([s](auto x) { return x * s; }, a); }
 template <TileLike A> auto exp2(const A& a) { return map([](auto x) { return exp2(x); }, a); }
 template <TileLike A> auto exp(const A& a) { return map([](auto x) { return exp(x); }, a); }

@@ -200,7 +200,8 @@ TEST_CASE("inverse: the CPU's steps are their definitions") {
     const auto blocks = invert_diagonal_blocks(n);
     CHECK(same(blocks, invert_diagonal_blocks_by_rows(n)));
     const Square M = on_diagonal<Chunk<64>>(blocks);
-    CHECK(same(merge_blocks<Precision::f32, 16>(n, M), merge_blocks_of_whole_rows<Precision::f32, 16>(n, M)));
-    CHECK(same(merge_blocks<Precision::bf16, 32>(n, M), merge_blocks_of_whole_rows<Precision::bf16, 32>(n, M)));
+    CHECK(same(inverse_from_blocks<Precision::f32>(n, blocks), merge_all_blocks<Precision::f32>(n, M)));
+    CHECK(same(inverse_from_blocks<Precision::bf16>(n, blocks), merge_all_blocks<Precision::bf16>(n, M)));
+    CHECK(same(inverse_from_blocks<Precision::bf16x3>(n, blocks), merge_all_blocks<Precision::bf16x3>(n, M)));
   }
 }

@@ -38,6 +38,15 @@ TEMPLATE_TEST_CASE("layer: functions spelled out in the text", "", bf16, f32) {
   check_same_bits<Layer<TestType>>({.tokens = 130, .value_heads = 4, .documents = true, .initial = true}, exact);
 }
 
+TEST_CASE("layer: the schedules found for each TPU") {
+  const std::pair<mosaic::Target, sim::Target> targets[] = {
+      {mosaic::Target::tpu7x, sim::Target::tpu7x}, {mosaic::Target::v6e, sim::Target::v6e}, {mosaic::Target::v5e, sim::Target::v5e}};
+  for (const auto& [target, simulated] : targets)
+    for (bool outputs : {true, false})
+      check_same_bits<Layer<bf16>>({.tokens = 170, .value_heads = 4, .documents = true, .initial = true, .outputs = outputs},
+                                  {Schedule::fastest(outputs ? "layer_forward" : "layer_forward_states", target)}, {.target = simulated});
+}
+
 TEMPLATE_TEST_CASE("layer: fewer chunks than the longest delay", "", bf16, f32) {
   for (int T : {64, 100}) check_same_bits<Layer<TestType>>({.tokens = T, .documents = true, .initial = true}, long_delays());
 }

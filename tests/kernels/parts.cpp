@@ -240,3 +240,12 @@ TEST_CASE("parts: what is refused") {
   Traced two(Schedule::lifted(2));
   CHECK_THROWS_WITH(call.call(two), Catch::Contains("heads_per_step is 2") && Catch::Contains("take all heads in one step"));
 }
+
+TEST_CASE("parts: schedules for the forward's stages leave them lifted") {
+  auto call = random_gates<f32>(1, 1, 64, 4);
+  for (const Schedule& s : {Schedule::paired(), Schedule::skewed()}) {
+    Traced machine(s);
+    CHECK(differences(run(Cpu(1), call), run(machine, call)) == "");
+    CHECK(machine.simulate.module.schedule == "lifted (one stage; the schedule has 3)");
+  }
+}

@@ -4,19 +4,11 @@
 using namespace gdn;
 using namespace gdn::test;
 
-namespace {
-
-const Spec spec{.tokens = 170, .key_heads = 2, .value_heads = 4, .documents = true, .initial = true};
-
-}  // namespace
-
 TEST_CASE("a sample of mutants of the skewed forward") {
-  const Verdict v = mutate<Core<bf16>>(spec, Schedule::skewed(), 250);
+  const Verdict v = mutate<Core<bf16>>(Schedule::skewed(), 200);
   report("forward, skewed", v);
-  CHECK(v.mutants == 250);
-  // The aim is 95 %. This sample of the skewed forward reaches 92.8 %: its survivors are mostly decays and selects that the data of
-  // these documents never reads. Until data that reads them is found, this guards what is reached.
-  CHECK(v.caught() >= 0.92);
+  CHECK(v.mutants == 200);
+  CHECK(v.caught() >= 0.95);
 }
 
 TEST_CASE("a line is taken apart and put together") {

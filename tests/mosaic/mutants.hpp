@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../kernels/same_bits.hpp"
+#include "../support/random_inputs.hpp"
 
 namespace gdn::test {
 
@@ -98,7 +99,7 @@ class Mutator {
     }
     const std::vector<bool> live = read_by_a_store();
     for (std::size_t i = 0; i < lines_.size(); i++) {
-      if (lines_[i].find("func.func") != std::string::npos) visible_.clear(), constants_.clear();
+      if (lines_[i].find("func.func") != std::string::npos) visible_.clear(), constants_.clear(), cast_of_.clear();
       const auto l = Line::parse(lines_[i]);
       if (l && live[i]) visit(i, *l);
       else dead_ += l && l->op != "func.return" && l->op != "scf.yield";
@@ -148,11 +149,18 @@ class Mutator {
     other_operand(i, l);
     neighbour(i, l);
     if (l.op == "tpu.vector_store") add(i, l, "dropped", "");
+    if (l.op == "vector.shape_cast") cast_of_[l.result] = uncast(l.operands[0]);
     if (!l.result.empty()) {
       if (l.indent.size() <= 4) visible_[l.result_type].push_back(l.result);
       if (l.op == "arith.constant" && (l.result_type == "index" || l.result_type == "i32"))
         constants_[l.result] = std::atoi(l.attributes.c_str() + l.attributes.find("= ") + 2);
+      if (l.op == "arith.constant" && l.attributes.find("dense<0> ") != std::string::npos) constants_[l.result] = 0;
     }
+  }
+  // The value behind changes of shape.
+  std::string uncast(const std::string& v) const {
+    const auto at = cast_of_.find(v);
+    return at == cast_of_.end() ? v : at->second;
   }
   // Another operation of the same type.
   void rename(std::size_t i, const Line& l) {
@@ -259,7 +267,7 @@ class Mutator {
       const auto found = visible_.find(l.types[k]);
       if (found == visible_.end()) continue;
       for (auto v = found->second.rbegin(); v != found->second.rend(); ++v) {
-        if (*v == l.operands[k]) continue;
+        if (uncast(*v) == uncast(l.operands[k])) continue;
         Line m = l;
         m.operands[k] = *v;
         add(i, l, "operand " + std::to_string(k) + " is " + *v, m);
@@ -289,6 +297,7 @@ class Mutator {
   std::vector<Mutant> mutants_;
   std::map<std::string, std::vector<std::string>> visible_;  // by type: values defined outside nested regions
   std::map<std::string, int> constants_;
+  std::map<std::string, std::string> cast_of_;
   int dead_ = 0;
 };
 
@@ -300,9 +309,20 @@ struct Verdict {
   double caught() const { return mutants ? (refused + differing) / static_cast<double>(mutants) : 0; }
 };
 
+// Data that reads every part of the text: two rows, of which the first has a chunk that is one document and passes its state through,
+// changes of documents inside chunks, padding in front, between and behind.
+inline const Spec mutated_spec{.batch = 2, .tokens = 170, .key_heads = 2, .value_heads = 4, .documents = true, .initial = true};
+inline std::vector<i32> mutated_ids() {
+  auto ids = document_ids({{1, 40}, {0, 5}, {2, 95}, {3, 3}, {4, 1}, {5, 16}, {0, 10}});
+  const auto other = document_ids({{0, 3}, {1, 70}, {2, 90}, {0, 2}, {3, 5}});
+  ids.insert(ids.end(), other.begin(), other.end());
+  return ids;
+}
+
 // Runs the call's text under `schedule` with one operation changed at a time; at most `limit` mutants, evenly spread.
-template <class Call> Verdict mutate(const Spec& spec, const Schedule& schedule, std::size_t limit) {
-  Call call(spec);
+template <class Call> Verdict mutate(const Schedule& schedule, std::size_t limit) {
+  Call call(mutated_spec);
+  call.ids = mutated_ids();
   const Outputs right = run(Cpu(2), call);
   std::optional<detail::Mutator> mutator;
   {

@@ -7,10 +7,8 @@ using namespace gdn::test;
 
 namespace {
 
-const Spec spec{.tokens = 170, .key_heads = 2, .value_heads = 4, .documents = true, .initial = true};
-
 template <class Call> void check(const char* name, const Schedule& schedule, std::size_t limit = 1 << 20) {
-  const Verdict v = mutate<Call>(spec, schedule, limit);
+  const Verdict v = mutate<Call>(schedule, limit);
   report(name, v);
   CHECK(v.mutants > 500);
   CHECK(v.caught() >= 0.95);
@@ -18,6 +16,6 @@ template <class Call> void check(const char* name, const Schedule& schedule, std
 
 }  // namespace
 
-TEST_CASE("forward, skewed") { check<Core<bf16>>("forward, skewed", Schedule::skewed()); }
-TEST_CASE("forward, lifted") { check<Core<bf16>>("forward, lifted", Schedule::lifted()); }
-TEST_CASE("layer_forward, skewed") { check<Layer<bf16>>("a sample of layer_forward, skewed", Schedule::skewed(), 600); }
+TEST_CASE("mutants of the skewed forward") { check<Core<bf16>>("forward, skewed", Schedule::skewed()); }
+TEST_CASE("mutants of the lifted forward") { check<Core<bf16>>("forward, lifted", Schedule::lifted()); }
+TEST_CASE("mutants of the skewed layer") { check<Layer<bf16>>("a sample of layer_forward, skewed", Schedule::skewed(), 600); }

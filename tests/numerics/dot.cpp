@@ -283,6 +283,49 @@ TEST_CASE("gemm: promised triangles skip zeros and change no bit") {
         }
 }
 
+TEST_CASE("gemm_each: the sums of gemm, each once, and every block when it is done") {
+  const FlushGuard guard;
+  Random random(14);
+  for (const Shape& s : {Shape{1, 128, 64}, Shape{8, 32, 16}, Shape{17, 16, 9}, Shape{64, 64, 128}, Shape{64, 128, 64}, Shape{30, 80, 33}, Shape{128, 128, 5}})
+    for (const bool lower : {false, true})
+      for (const bool promised : {false, true}) {
+        INFO(s.m << ", " << s.k << ", " << s.n << (lower ? " c_lower" : "") << (promised ? " a lower" : ""));
+        Matrix a = random_matrix(random, s.m, s.k, 1.0f), b = random_matrix(random, s.k, s.n, 1.0f);
+        if (promised)
+          for (int r = 0; r < s.m; ++r)
+            for (int c = r + 1; c < s.k; ++c) a.at(r, c) = 0.0f;
+        const Packed pa = Packed::columns(s.m, s.k, a.data(), a.pitch), pb = Packed::rows(s.k, s.n, b.data(), b.pitch);
+        const auto check = [&](auto g, const Matrix& d) {
+          g.a_part = promised ? Part::lower : Part::full;
+          g.c_lower = lower;
+          Matrix got(s.m, s.n);
+          std::vector<int> seen(got.x.size()), done(got.x.size());
+          bool even = true;
+          gemm_each(
+              g,
+              [&](int i, int j, F x) {
+                store(&got.at(i, j), x);
+                for (int c = 0; c < W; ++c) seen[z(i * s.n + j + c)]++;
+              },
+              [&](int i, int j, int rows, int columns) {
+                even &= i % 2 == 0 && (rows % 2 == 0 || i + rows == s.m);
+                for (int r = i; r < i + rows; ++r)
+                  for (int c = j; c < j + columns; ++c) done[z(r * s.n + c)] += seen[z(r * s.n + c)];
+              });
+          CHECK(even);
+          CHECK(std::count(seen.begin(), seen.end(), 1) == s.m * s.n);
+          CHECK(std::count(done.begin(), done.end(), 1) == s.m * s.n);
+          Matrix want = d;
+          for (int r = 0; lower && r < s.m; ++r)
+            for (int c = r + 1; c < s.n; ++c) got.at(r, c) = want.at(r, c) = 0.0f;
+          CHECK(difference(got.x, want.x) == "");
+        };
+        check(Gemm{.m = s.m, .n = s.n, .k = s.k, .a = a.data(), .a_row = a.pitch, .a_col = 1, .b = b.data(), .b_row = b.pitch, .c = nullptr, .c_row = 0},
+              product(a, b));
+        check(packed_gemm(s.m, s.n, s.k, pa, pb, nullptr, 0), product(mapped(a, high), mapped(b, high)));
+      }
+}
+
 TEST_CASE("gemm: +0 before the chain, and a chain in this order") {
   const FlushGuard guard;
   Random random(11);

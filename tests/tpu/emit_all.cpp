@@ -211,6 +211,32 @@ template <int C, InverseOrder O, Precision P> void inverse(Writer& w, const std:
           [&](auto& m) { invert_unit_lower<C, O, P>(m, x); });
 }
 
+// Control flow, which no kernel of the library needs: a loop, a condition in it, and memory that both change.
+struct ControlCall {
+  using R = Chunk<64>;
+  using W = Lane<128>;
+  const char* name = "control_flow";
+  Extent extent{1, 192, R::size, 2, 2};
+  View<const f32, 4> x = shaped<const f32>({1, 192, 2, W::size});
+  View<f32, 4> out = shaped<f32>({1, 192, 2, W::size});
+
+  template <class M> struct Refs {
+    Ref<M, f32, R, W> x, out, memory;
+  };
+  template <class M> Refs<M> bind(M& m) const {
+    detail::Binding<M> b{m};
+    return {b.template ref<f32, R, W>(b.array("x", Use::in, x), Place::tokens, Use::in, Domain::value_head),
+            b.template ref<f32, R, W>(b.array("out", Use::out, out), Place::tokens, Use::out, Domain::value_head),
+            b.template carried<R, W>("memory", Domain::value_head)};
+  }
+  template <class M> void head(M& m, const Refs<M>& r) const {
+    loop(m, 3, [&](const auto& i) {
+      when(m, i, [](auto i) { return i == 1; }, [&] { store(r.memory, load(r.memory) + load(r.x)); });
+    });
+    store(r.out, load(r.memory));
+  }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -223,6 +249,7 @@ int main(int argc, char** argv) try {
   by_tokens<f32>(w);
   parts<bf16>(w);
   parts<f32>(w);
+  w.write("f32", "", Schedule::lifted(), [](auto& m) { m.run(ControlCall()); });
   inverse<64, InverseOrder::merged_blocks, Precision::bf16>(w, "merged");
   inverse<64, InverseOrder::merged_blocks, Precision::bf16x3>(w, "merged");
   inverse<64, InverseOrder::merged_blocks, Precision::f32>(w, "merged");

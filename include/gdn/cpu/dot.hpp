@@ -125,9 +125,9 @@ GDN_INLINE void finish_row(const GemmOf<Word>& g, int i, int j, Lanes n, F (&d)[
   }
 }
 
-// R rows from i on, V vectors of columns from j on (`edge`: one vector, of which the lanes `n` exist).
+// The sums of R rows from i on, V vectors of columns from j on (`edge`: one vector, of which the lanes `n` exist).
 template <int R, int V, bool edge, class Word>
-GDN_INLINE void block(const GemmOf<Word>& g, int i, int j, Lanes n) {
+GDN_INLINE void sum_block(const GemmOf<Word>& g, int i, int j, Lanes n, F (&sum)[R][V]) {
   int first = 0, last = g.k;
   if (g.a_part == Part::lower && last > i + R) last = i + R;
   if (g.a_part == Part::upper) first = i;
@@ -140,7 +140,6 @@ GDN_INLINE void block(const GemmOf<Word>& g, int i, int j, Lanes n) {
   const long a_row = g.a_row, a_col = g.a_col, b_row = g.b_row;
   const Word* a = g.a + i * a_row + first * a_col;
   const Word* b = g.b + j + first * b_row;
-  F sum[R][V];
   GDN_UNROLL
   for (int r = 0; r < R; ++r) {
     GDN_UNROLL
@@ -161,20 +160,29 @@ GDN_INLINE void block(const GemmOf<Word>& g, int i, int j, Lanes n) {
   for (int r = 0; r < R; ++r) {
     GDN_UNROLL
     for (int v = 0; v < V; ++v) sum[r][v] = F(0.0f) + sum[r][v];
-    finish_row<edge>(g, i + r, j, n, sum[r]);
   }
 }
+template <int R, int V, bool edge, class Word>
+GDN_INLINE void block(const GemmOf<Word>& g, int i, int j, Lanes n) {
+  F sum[R][V];
+  sum_block<R, V, edge>(g, i, j, n, sum);
+  GDN_UNROLL
+  for (int r = 0; r < R; ++r) finish_row<edge>(g, i + r, j, n, sum[r]);
+}
 
-// All rows but the last few, at the columns from j on. Returns the first row left.
+// All rows but the last few (from `end` on), at the columns from j on.
 template <int V, bool edge, class Word>
-GDN_INLINE int block_column(const GemmOf<Word>& g, int j, Lanes n) {
+GDN_INLINE void block_column(const GemmOf<Word>& g, int end, int j, Lanes n) {
   using B = Blocks<Word>;
   int i = 0;
-  if (g.c_lower) i = (j < g.m ? j : g.m) / B::tall * B::tall;
-  for (; i + B::tall <= g.m; i += B::tall) block<B::tall, V, edge>(g, i, j, n);
+  if (g.c_lower) {
+    i = (j < end ? j : end) / B::tall * B::tall;
+    if constexpr (V > 1)  // rows of which only the first vector reaches the diagonal
+      for (; i + B::tall <= end && i + B::tall <= j + W; i += B::tall) block<B::tall, 1, edge>(g, i, j, n);
+  }
+  for (; i + B::tall <= end; i += B::tall) block<B::tall, V, edge>(g, i, j, n);
   if constexpr (B::half < B::tall)
-    for (; i + B::half <= g.m; i += B::half) block<B::half, V, edge>(g, i, j, n);
-  return i;
+    for (; i < end; i += B::half) block<B::half, V, edge>(g, i, j, n);
 }
 
 template <class Word>
@@ -184,8 +192,8 @@ template <class Word>
   const Lanes whole = first_lanes(W);
   if (single > 0) {
     int j = 0;
-    for (; j + B::vectors * W <= g.n; j += B::vectors * W) block_column<B::vectors, false>(g, j, whole);
-    for (; j < g.n; j += W) block_column<1, true>(g, j, first_lanes(g.n - j < W ? g.n - j : W));
+    for (; j + B::vectors * W <= g.n; j += B::vectors * W) block_column<B::vectors, false>(g, single, j, whole);
+    for (; j < g.n; j += W) block_column<1, true>(g, single, j, first_lanes(g.n - j < W ? g.n - j : W));
   }
   for (int i = single; i < g.m; ++i) {
     const int columns = g.c_lower && i < g.n ? i + 1 : g.n;
@@ -202,6 +210,63 @@ inline void gemm(const Gemm& g) { detail::gemm(g); }
 
 // c = finish(dot(a, b)) for packed operands (precision P1).
 inline void gemm(const PackedGemm& g) { detail::gemm(g); }
+
+// Products that are worked on while they are in registers: each(i, j, d) gets element (i, j) and the W - 1 to the right of it, once.
+// c and the finish are not read; n is a multiple of W. Where c_lower leaves products out, d is anything. done(i, j, rows, columns) follows
+// on every block of elements, an even number of rows but for the last ones of an odd m: for work that hides behind the sums of the next
+// block, which leave the load and store units idle.
+template <class Word, class Each, class Done>
+[[gnu::noinline]] void gemm_each(const GemmOf<Word>& g, Each each, Done done) {
+  using B = detail::Blocks<Word>;
+  constexpr int R = B::tall, V = B::vectors;
+  const Lanes whole = first_lanes(W);
+  auto in_memory = [&](int i, int rows, int j, int columns) {
+    if (rows == 0 || columns == 0) return;
+    const Storage sums(static_cast<std::size_t>(rows * columns));
+    GemmOf<Word> part = g;
+    part.m = rows;
+    part.n = columns;
+    if (g.a_part == Part::lower && part.k > i + rows) part.k = i + rows;
+    part.a_part = Part::full;
+    part.c_lower = false;
+    part.finish = Finish::none;
+    part.a += i * g.a_row;
+    part.b += j;
+    part.c = sums.data();
+    part.c_row = columns;
+    gemm(part);
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < columns; c += W) each(i + r, j + c, load(part.c + r * columns + c));
+    done(i, j, rows, columns);
+  };
+  const int rows = g.m / R * R, columns = g.n / (V * W) * (V * W);
+  for (int j = 0; j < columns; j += V * W) {
+    int i = 0;
+    if (g.c_lower) {
+      const int above = (j < rows ? j : rows) / R * R;
+      for (; i < above; ++i)
+        for (int v = 0; v < V; ++v) each(i, j + v * W, F(0.0f));
+      if (above > 0) done(0, j, above, V * W);
+      while (i + R <= rows && i + R <= j + W) i += R;  // rows of which only the first vector reaches the diagonal
+      in_memory(above, i - above, j, W);
+      for (int r = above; r < i; ++r)
+        for (int v = 1; v < V; ++v) each(r, j + v * W, F(0.0f));
+      if (i > above) done(above, j + W, i - above, (V - 1) * W);
+    }
+    for (; i < rows; i += R) {
+      F sum[R][V];
+      detail::sum_block<R, V, false>(g, i, j, whole, sum);
+      GDN_UNROLL
+      for (int r = 0; r < R; ++r) {
+        GDN_UNROLL
+        for (int v = 0; v < V; ++v) each(i + r, j + v * W, sum[r][v]);
+      }
+      done(i, j, R, V * W);
+    }
+  }
+  in_memory(rows, g.m - rows, 0, columns);
+  in_memory(0, g.m, columns, g.n - columns);
+}
 
 // c = finish(d) for products d that have been computed already; of g, only m, n, c and what the finish needs is read.
 [[gnu::noinline]] inline void finish(const Gemm& g, const float* d, long d_row) {
@@ -255,18 +320,8 @@ enum class Piece { high, low };  // high = bf16(x), low = bf16(x - high)
 namespace detail {
 
 template <class T>
-GDN_INLINE F load_some(const T* p, int n) {
-  if constexpr (std::is_same_v<T, float>) {
-    return load(p, first_lanes(n));
-  } else {
-    bf16 x[W] = {};
-    std::memcpy(static_cast<void*>(x), p, sizeof(bf16) * static_cast<unsigned>(n));
-    return load(x);
-  }
-}
-template <class T>
 GDN_INLINE F load_up_to(const T* p, int n) {
-  return n >= W ? load(p) : n > 0 ? load_some(p, n) : F(0.0f);
+  return n >= W ? load(p) : n > 0 ? load_first(p, n) : F(0.0f);
 }
 
 // bf16 in the upper half of each lane. A bf16 source is exact: its high piece is itself, its low piece is zero.
@@ -310,7 +365,10 @@ template <class T>
     const T* even = from + 2 * t * from_row;
     const T* odd = even + from_row;
     const bool both = 2 * t + 1 < k;
-    for (int j = 0; j < n; j += W) {
+    int j = 0;
+    if (both && piece == Piece::high)
+      for (; j + W <= n; j += W) store(to + t * to_row + j, pair_rows<T>(load(even + j), load(odd + j)));
+    for (; j < n; j += W) {
       const int left = n - j;
       const F x = piece_of<T>(load_up_to(even + j, left), piece);
       const F y = both ? piece_of<T>(load_up_to(odd + j, left), piece) : F(0.0f);
@@ -323,22 +381,42 @@ template <class T>
   }
 }
 
+// An even number of rows and whole vectors.
+GDN_INLINE void pack_block(int rows, int columns, const float* from, long from_row, std::uint32_t* to, long to_row) {
+  for (int t = 0; 2 * t < rows; ++t, from += 2 * from_row, to += to_row)
+    for (int j = 0; j < columns; j += W) store(to + j, pair_rows<float>(load(from + j), load(from + from_row + j)));
+}
+
 template <class T>
 GDN_INLINE I pack_lanes(const T* from, int left, Piece piece) {
   return pair_lanes<T>(piece_of<T>(load_up_to(from, left), piece), piece_of<T>(load_up_to(from + W, left - W), piece));
 }
 
+GDN_INLINE I whole_pair_lanes(const float* from) { return pair_lanes<float>(load(from), load(from + W)); }
+// In memory the pair is there already, with its halves exchanged. Subnormals stay what they are: the dot takes them for zeros.
+GDN_INLINE I whole_pair_lanes(const bf16* from) {
+  std::uint32_t words[W];
+  std::memcpy(words, static_cast<const void*>(from), sizeof words);
+  const I x = load(words);
+  return shift_left<16>(x) | shift_right<16>(x);
+}
+
 template <class T>
 [[gnu::noinline]] void pack_columns(int m, int k, const T* from, long from_row, Piece piece, std::uint32_t* to, long to_row) {
   const int pairs = (k + 1) / 2;
-  for (int i = 0; i < m; ++i)
-    for (int t = 0; t < pairs; t += W) {
-      const I words = pack_lanes(from + i * from_row + 2 * t, k - 2 * t, piece);
+  for (int i = 0; i < m; ++i) {
+    const T* line = from + i * from_row;
+    int t = 0;
+    if (piece == Piece::high)
+      for (; 2 * (t + W) <= k; t += W) store(to + i * to_row + t, whole_pair_lanes(line + 2 * t));
+    for (; t < pairs; t += W) {
+      const I words = pack_lanes(line + 2 * t, k - 2 * t, piece);
       if (pairs - t >= W)
         store(to + i * to_row + t, words);
       else
         store(to + i * to_row + t, words, first_lanes(pairs - t));
     }
+  }
 }
 
 template <class T>
@@ -353,7 +431,8 @@ template <class T>
       F x[W];
       if (height == W && width == W && k - 2 * t >= 2 * W) {
         GDN_UNROLL
-        for (int r = 0; r < W; ++r) x[r] = from_bits(pack_lanes(source + r * from_row, 2 * W, piece));
+        for (int r = 0; r < W; ++r)
+          x[r] = from_bits(piece == Piece::high ? whole_pair_lanes(source + r * from_row) : pack_lanes(source + r * from_row, 2 * W, piece));
         transpose_block(x);
         GDN_UNROLL
         for (int r = 0; r < W; ++r) store(target + r * to_row, bits(x[r]));
@@ -400,9 +479,11 @@ class Packed {
   Packed() = default;
 
   // Pairs of rows of x [rows, columns]: for dot(.., x) and dot(transposed(x), ..).
+  static Packed empty_rows(int rows, int columns) { return Packed((rows + 1) / 2, columns, true); }
+  std::uint32_t* empty_words() const { return storage_.words(); }
   template <class T>
   static Packed rows(int rows, int columns, const T* x, long x_row, Piece piece = Piece::high) {
-    Packed p((rows + 1) / 2, columns, true);
+    Packed p = empty_rows(rows, columns);
     pack_rows(rows, columns, x, x_row, p.storage_.words(), p.pair, piece);
     return p;
   }

@@ -1,6 +1,7 @@
 // The CPU machine: every operation of ops.hpp runs at once. It is the bit-exact reference of all other executions.
 #pragma once
 #include <gdn/calls/view.hpp>
+#include <gdn/cpu/ahead.hpp>
 #include <gdn/cpu/environment.hpp>
 #include <gdn/cpu/reduce.hpp>
 #include <gdn/cpu/short_conv.hpp>
@@ -60,6 +61,36 @@ template <class T, bool OneRow, bool OneColumn> struct Access {
     if constexpr (OneColumn) return Same{read_scalar<T>(p + (OneRow ? 0 : r * pitch))};
     else return Line{p + (OneRow ? 0 : r * pitch)};
   }
+  GDN_INLINE auto at(int r, int c, F) const { return line(r).template at<1>(c); }
+};
+struct InRegisters {
+  GDN_INLINE F at(int, int, F d) const { return d; }
+};
+GDN_INLINE void write(float* p, F x) { store(p, x); }
+GDN_INLINE void write(bf16* p, F x) { store(p, x); }
+GDN_INLINE void write(float* p, I x) { store(reinterpret_cast<std::int32_t*>(p), x); }
+template <class To, class Several> requires requires { Several::count; }
+GDN_INLINE void write(To* p, const Several& x) {
+  GDN_UNROLL
+  for (int i = 0; i < Several::count; i++) write(p + i * W, x.v[i]);
+}
+
+// What is done while sums are being computed, after every block of them: rows are fetched that will be wanted later, and the block is
+// packed, if it will be a right operand.
+class BesideSums {
+ public:
+  BesideSums() = default;
+  BesideSums(const Handle& out, RightUse& use) : from_(out.data()), pitch_(out.pitch()), words_(out.packed_ahead(use, words_row_)) {}
+  GDN_INLINE void operator()(int i, int j, int rows, int columns) const {
+    fetch_->fetch_some();
+    if (words_) detail::pack_block(rows, columns, from_ + i * pitch_ + j, pitch_, words_ + i / 2 * words_row_ + j, words_row_);
+  }
+
+ private:
+  Ahead* fetch_ = &ahead();
+  const float* from_ = nullptr;
+  long pitch_ = 0, words_row_ = 0;
+  std::uint32_t* words_ = nullptr;
 };
 
 struct Position;
@@ -126,22 +157,30 @@ class Machine {
   template <bool Indexed, class F, class... T>
   using result_element = std::conditional_t<std::is_same_v<typename result_of<Indexed, F, T...>::type, I>, i32, f32>;
 
+  static constexpr bool fuses_maps = true;
   template <bool Indexed, class T, class R, class C, class F, class... X> static handle map(F f, const X&... x) {
     static_assert(C::size == 1 || R::size == 1 || C::size % 16 == 0, "map: columns must be a multiple of 16");
+    static_assert(C::size > 1 || !(ProductLike<X> || ...), "map: a dot of one column; use dot");
     handle out = handle::fresh(R::size, C::size);
-    if constexpr ((ProductLike<X> || ...)) {
-      // The rows of a dot are worked on while they are in the cache.
-      const handle memory[] = {product_memory<R, C>(x, out)...};
-      for (int r = 0; r < R::size; r += panel) {
-        const int n = std::min(panel, R::size - r);
-        int k = 0;
-        (multiply_rows(x, memory[k++], r, n), ...);
-        run<Indexed, T, R, C>(f, out, r, n, std::make_index_sequence<sizeof...(X)>{}, memory, x...);
-      }
+    if constexpr (last_product<X...>() >= 0) {
+      static RightUse right_use = false;
+      run<Indexed, R, C>(f, out.data(), out.pitch(), BesideSums(out, right_use), std::index_sequence_for<X...>{}, x...);
     } else {
-      run<Indexed, T, R, C>(f, out, 0, R::size, std::make_index_sequence<sizeof...(X)>{}, static_cast<const handle*>(nullptr), x...);
+      run<Indexed, R, C>(f, out.data(), out.pitch(), BesideSums(), std::index_sequence_for<X...>{}, x...);
     }
     return out;
+  }
+  // store(map(f, x...)) without the tile between, f of (i, j, elements...).
+  template <class R, class C, class F, class... X> void store_map(int ref, F f, const X&... x) const {
+    if constexpr (C::size > 1) {
+      const RefInfo& r = refs_[static_cast<std::size_t>(ref)];
+      const Window w = r.place == Place::carried ? Window{} : next_window(ref);
+      if (w.rows == r.rows && w.column == 1) {
+        if (r.element == Element::f32) return run<true, R, C>(f, static_cast<float*>(w.array->data) + w.offset, w.row, BesideSums(), std::index_sequence_for<X...>{}, x...);
+        return run<true, R, C>(f, static_cast<bf16*>(w.array->data) + w.offset, w.row, BesideSums(), std::index_sequence_for<X...>{}, x...);
+      }
+    }
+    store(ref, map<true, f32, R, C>(f, x...));
   }
   template <class A> static handle filled(const A&, f32 x) {
     handle out = handle::fresh(A::rows::size, A::cols::size);
@@ -152,7 +191,8 @@ class Machine {
   // ---- dot
   template <Precision P, class A, class B> static handle dot(const Product<P, A, B>& x) {
     handle out = handle::fresh(A::rows::size, B::cols::size);
-    multiply(P, x.a.h, x.b.h, 0, A::rows::size, A::cols::size, B::cols::size, x.a_lower, x.lower_only, out);
+    static RightUse right_use = false;
+    multiply(P, x.a.h, x.b.h, x.a_lower, x.lower_only, out, P == Precision::bf16x3 ? BesideSums() : BesideSums(out, right_use));
     return out;
   }
 
@@ -196,8 +236,33 @@ class Machine {
   }
 
   // ---- overrides of composites; tests compare them with their definitions bit for bit
+  // Above the diagonal the decays, which are finite, meet zeros: only beta's sign is left of their product.
+  template <class Decay, class G, class B, class... X> static std::tuple<X...> decayed_lower(Decay decay, const G& c, const B& beta, const X&... x) {
+    constexpr int n = B::rows::size, count = sizeof...(X);
+    const handle from[] = {x.h...}, to[] = {(static_cast<void>(x), handle::fresh(n, n))...};
+    struct Line {
+      const float* from;
+      float* to;
+    };
+    const float *high = c.high.h.data(), *low = high, *b = beta.h.data();
+    if constexpr (requires { c.low; }) low = c.low.h.data();
+    for (int i = 0; i < n; i++) {
+      Line line[count];
+      for (int k = 0; k < count; k++) line[k] = {from[k].data() + i * from[k].pitch(), to[k].data() + i * to[k].pitch()};
+      int j = 0;
+      for (; j <= i; j += W) {
+        cpu::F f;
+        if constexpr (requires { c.low; }) f = decay(cpu::F(high[i]), cpu::load(high + j), cpu::F(low[i]), cpu::load(low + j)) * cpu::load(b + j);
+        else f = decay(cpu::F(high[i]), cpu::load(high + j)) * cpu::load(b + j);
+        for (int k = 0; k < count; k++) cpu::store(line[k].to + j, f * cpu::load(line[k].from + j));
+      }
+      for (; j < n; j += W)
+        for (int k = 0; k < count; k++) cpu::store(line[k].to + j, cpu::load(b + j) * cpu::F(0.f));
+    }
+    return [&]<std::size_t... K>(std::index_sequence<K...>) { return std::tuple<X...>{X{to[K]}...}; }(std::index_sequence_for<X...>{});
+  }
   template <class A> static handle invert_diagonal_blocks(const A& N) { return solved_blocks(N.h); }
-  template <Precision P, int S, class A> static handle merge_blocks(const A& N, const A& M) { return merged(P, S, N.h, M.h); }
+  template <Precision P, class A, class X> static handle inverse_from_blocks(const A& N, const X& blocks) { return merged(P, N.h, blocks.h); }
   template <class D, class X, class T, class U, class... B> static handle silu_of_short_conv(const D& documents, const X& x, const T& tail, const U& weights, const B&... bias) {
     const std::int32_t* words = nullptr;
     if constexpr (requires { documents.word; }) words = reinterpret_cast<const std::int32_t*>(documents.word.h.data());
@@ -221,60 +286,53 @@ class Machine {
   }
 
  private:
-  static constexpr int panel = 16;
-
-  template <class R, class C, class X> static handle product_memory(const X& x, const handle& out) {
-    if constexpr (ProductLike<X>) {
-      (void)x;
-      return out;
+  // The last dot of a map is worked on in registers; others are finished before. Class P3 is a sum of dots and always is.
+  template <class... X> static constexpr int last_product() {
+    int k = 0, last = -1;
+    auto look = [&]<class Y>() {
+      if constexpr (ProductLike<Y>)
+        if (Y::precision != Precision::bf16x3) last = k;
+      k++;
+    };
+    (look.template operator()<X>(), ...);
+    return last;
+  }
+  template <bool Indexed, class R, class C, class F, class To, std::size_t... K, class... X>
+  static void run(F f, To* to, long pitch, const BesideSums& beside, std::index_sequence<K...>, const X&... x) {
+    constexpr int last = last_product<X...>();
+    const handle memory[] = {memory_of<K == last>(x)...};
+    if constexpr (last < 0) {
+      lines<Indexed, C::size == 1 ? 1 : R::size, C::size == 1 ? R::size : C::size, C::size == 1>(f, to, pitch, access<R, C, X>(memory[K])...);
     } else {
-      return handle();
+      multiply(std::get<last>(std::tie(x...)), [=, ... at = access<R, C, X, K == last>(memory[K])](int i, int j, cpu::F d) __attribute__((always_inline)) {
+        if constexpr (Indexed) write(to + i * pitch + j, f(I(i), I(j) + iota(), at.at(i, j, d)...));
+        else write(to + i * pitch + j, f(at.at(i, j, d)...));
+      }, beside);
     }
   }
-  template <class X> static void multiply_rows(const X& x, const handle& out, int row, int n) {
-    if constexpr (ProductLike<X>)
-      multiply(X::precision, x.a.h, x.b.h, row, n, decltype(x.a)::cols::size, X::cols::size, x.a_lower, x.lower_only, out);
+  template <bool Last, class X> static handle memory_of(const X& x) {
+    if constexpr (!ProductLike<X>) return x.h;
+    else if constexpr (Last) return handle();
+    else return dot(x);
   }
-  template <class R, class C, class X> static auto access(const X& x, const handle* memory) {
+  template <class R, class C, class X, bool Last = false> static auto access(const handle& memory) {
     constexpr bool one_row = X::rows::size == 1, one_column = X::cols::size == 1;
-    if constexpr (ProductLike<X>) {
-      return Access<f32, one_row, one_column>{memory->data(), memory->pitch()};
-    } else if constexpr (C::size == 1) {  // a column result is run as one line
-      return Access<typename X::element, true, one_row>{x.h.data(), 0};
-    } else {
-      return Access<typename X::element, one_row, one_column>{x.h.data(), x.h.pitch()};
-    }
+    if constexpr (Last) return InRegisters{};
+    else if constexpr (C::size == 1) return Access<typename X::element, true, one_row>{memory.data(), 0};
+    else return Access<typename X::element, one_row, one_column>{memory.data(), memory.pitch()};
   }
-  template <bool Indexed, class T, class R, class C, class F, std::size_t... K, class... X>
-  static void run(F f, const handle& out, int row, int n, std::index_sequence<K...>, const handle* memory, const X&... x) {
-    static_assert(((ProductLike<X> ? 1 : 0) + ... + 0) <= 1, "map: at most one unfinished dot");
-    if constexpr (C::size == 1) {
-      static_assert(!(ProductLike<X> || ...), "map: a dot of one column; use dot");
-      lines<Indexed, T, R::size, true>(f, out.data(), 0, 0, 1, access<R, C>(x, memory ? memory + K : nullptr)...);
-    } else {
-      lines<Indexed, T, C::size, false>(f, out.data(), out.pitch(), row, n, access<R, C>(x, memory ? memory + K : nullptr)...);
-    }
-  }
-  template <bool Indexed, class T, int Columns, bool Down, class F, class... A>
-  static void lines(F f, float* out, long pitch, int row, int n, A... a) {
+  // Down: the line is a column.
+  template <bool Indexed, int Rows, int Columns, bool Down, class F, class To, class... A> static void lines(F f, To* to, long pitch, A... a) {
     constexpr int k = Columns % (side_by_side * W) == 0 ? side_by_side : Columns % (2 * W) == 0 ? 2 : 1;
     using Index = typename SideBySide<i32, k>::type;
     const Index lane = lanes<k>();
-    for (int r = row; r < row + n; r++) {
+    for (int r = 0; r < Rows; r++) {
       auto line = [&](auto... l) __attribute__((always_inline)) {
         for (int c = 0; c < Columns; c += k * W) {
-          const typename SideBySide<T, k>::type y = [&] {
-            if constexpr (!Indexed) return f(l.template at<k>(c)...);
-            else if constexpr (Down) return f(Index(c) + lane, Index(0), l.template at<k>(c)...);
-            else return f(Index(r), Index(c) + lane, l.template at<k>(c)...);
-          }();
-          auto* to = reinterpret_cast<std::conditional_t<std::is_same_v<T, i32>, std::int32_t, float>*>(out + r * pitch + c);
-          if constexpr (k == 1) {
-            cpu::store(to, y);
-          } else {
-            GDN_UNROLL
-            for (int i = 0; i < k; i++) cpu::store(to + i * W, y.v[i]);
-          }
+          To* const p = to + r * pitch + c;
+          if constexpr (!Indexed) write(p, f(l.template at<k>(c)...));
+          else if constexpr (Down) write(p, f(Index(c) + lane, Index(0), l.template at<k>(c)...));
+          else write(p, f(Index(r), Index(c) + lane, l.template at<k>(c)...));
         }
       };
       line(a.line(r)...);
@@ -286,12 +344,20 @@ class Machine {
   }
 
   static void fill(const handle& out, f32 x);
-  static void multiply(Precision p, const handle& a, const handle& b, int row, int m, int k, int n, bool a_lower, bool lower_only, const handle& out);
+  // each(i, j, d): gemm_each
+  template <class X, class Each> static void multiply(const X& x, Each each, const BesideSums& beside) {
+    if constexpr (X::precision == Precision::f32) gemm_each(product_of(x.a.h, x.b.h, x.a_lower, x.lower_only), each, beside);
+    else gemm_each(packed_product_of(x.a.h, x.b.h, x.a_lower, x.lower_only), each, beside);
+  }
+  static Gemm product_of(const handle& a, const handle& b, bool a_lower, bool lower_only);
+  static PackedGemm packed_product_of(const handle& a, const handle& b, bool a_lower, bool lower_only);
+  static void multiply(Precision p, const handle& a, const handle& b, bool a_lower, bool lower_only, const handle& out, const BesideSums& beside);
+  static void multiply(Precision p, const Gemm& g);
   static handle stacked(const handle& a, const handle& b);
   static handle transposed(const handle& a);
   static handle summed(const handle& x, const std::int32_t* ids);
   static handle solved_blocks(const handle& N);
-  static handle merged(Precision p, int S, const handle& N, const handle& M);
+  static handle merged(Precision p, const handle& N, const handle& blocks);
   handle token_step(TokenStep step, bool valid, bool begins, int from, int to) const;
 
   struct Window {
@@ -307,7 +373,8 @@ class Machine {
     bool ends_with_row = false;  // the last window may reach beyond the array
   };
   Steps steps_of(const RefInfo& r) const;
-  Window window(int ref) const;
+  Window window(int ref, const Position& at) const;
+  Window next_window(int ref) const;
   i32 scalar(const RefInfo& r, int entry) const;
 
   std::vector<AnyView> arrays_;
@@ -317,20 +384,22 @@ class Machine {
 
 // Where a thread is. The kernel body asks for "its" head and chunk only.
 struct Position {
-  int batch = 0, key_head = 0, part = 0, chunk = 0;         // part: of the value heads of the key head
+  int batch = 0, key_head = 0, part = 0, chunk = 0;  // part: of the value heads of the key head
+};
+struct Work : Position {
   std::vector<Handle> carried;                              // [ref][part]
   std::vector<std::shared_ptr<void>> shared;                // results of per_key_head, in the order of their calls
   std::size_t next_shared = 0;
 };
-inline Position*& position() {
-  static thread_local Position* p = nullptr;
+inline Work*& position() {
+  static thread_local Work* p = nullptr;
   return p;
 }
 
 template <class F> auto Machine::per_key_head(F f) {
   using Result = decltype(f());
   if (extent.value_heads == extent.key_heads) return f();
-  Position& at = *position();
+  Work& at = *position();
   const std::size_t i = at.next_shared++;
   if (at.part == 0) {
     if (at.shared.size() <= i) at.shared.resize(i + 1);
@@ -346,13 +415,13 @@ template <class Body> void for_every_head(Machine& m, int threads, Body body) {
   const auto& refs = m.refs();
   const bool any_carried = std::any_of(refs.begin(), refs.end(), [](const RefInfo& r) { return r.place == Place::carried; });
   parallel_for(static_cast<long>(x.batch) * x.key_heads, threads, [&](long item) {
-    Position at;
+    Work at;
     at.batch = static_cast<int>(item / x.key_heads);
     at.key_head = static_cast<int>(item % x.key_heads);
     if (any_carried) at.carried.resize(refs.size() * static_cast<std::size_t>(ratio));
-    Position* outer = std::exchange(position(), &at);
+    Work* outer = std::exchange(position(), &at);
     struct Restore {
-      Position* p;
+      Work* p;
       ~Restore() { position() = p; }
     } restore{outer};
     auto for_carried = [&](auto f) {
@@ -434,13 +503,27 @@ inline Machine::Steps Machine::steps_of(const RefInfo& r) const {
   if (r.rows == 1) w.row = 0;
   return w;
 }
-inline Machine::Window Machine::window(int ref) const {
-  const Position& at = *position();
+inline Machine::Window Machine::window(int ref, const Position& at) const {
   const RefInfo& r = refs_[static_cast<std::size_t>(ref)];
   const Steps& s = steps_[static_cast<std::size_t>(ref)];
   const int head = r.domain == Domain::value_head ? at.key_head * extent.ratio() + at.part : at.key_head;
   return {&arrays_[static_cast<std::size_t>(r.array)], s.offset + at.batch * s.batch + at.chunk * s.chunk + head * s.head, s.row, s.column,
           s.ends_with_row ? std::min(r.rows, extent.tokens - at.chunk * extent.chunk) : r.rows};
+}
+// The window of this head and chunk; the one that will be asked for next is fetched while dots are computed.
+inline Machine::Window Machine::next_window(int ref) const {
+  const RefInfo& r = refs_[static_cast<std::size_t>(ref)];
+  Position at = *position();
+  const Window here = window(ref, at);
+  if (r.place != Place::tokens || here.column != 1 || r.cols == 1) return here;
+  if (r.domain != Domain::value_head || ++at.part == extent.ratio()) at.part = 0, at.chunk++;
+  if (at.chunk == extent.chunks()) at.chunk = 0, at.key_head++;
+  if (at.key_head == extent.key_heads) return here;
+  const Window next = window(ref, at);
+  const long bytes = r.element == Element::bf16 ? 2 : 4;
+  ahead().add(static_cast<const char*>(next.array->data) + next.offset * bytes, next.row * bytes, next.rows, static_cast<int>(r.cols * bytes),
+              r.use == Use::out);
+  return here;
 }
 inline i32 Machine::scalar(const RefInfo& r, int entry) const {
   const AnyView& a = arrays_[static_cast<std::size_t>(r.array)];
@@ -466,12 +549,12 @@ template <class T> void copy_out(const float* from, long pitch, int rows, int co
 
 inline Handle Machine::load(int ref) const {
   const RefInfo& r = refs_[static_cast<std::size_t>(ref)];
-  Position& at = *position();
+  Work& at = *position();
   if (r.place == Place::carried) {  // tiles are never changed, so the value itself is handed out
     const int part = r.domain == Domain::value_head ? at.part : 0;
     return at.carried[static_cast<std::size_t>(ref * extent.ratio() + part)];
   }
-  const Window w = window(ref);
+  const Window w = next_window(ref);
   const void* data = w.array->data;
   const bool whole = w.rows == r.rows && w.column == 1 && r.cols > 1;
   if (r.element == Element::f32 && whole) return Handle::view(r.rows, r.cols, static_cast<const float*>(data) + w.offset, w.row);
@@ -486,13 +569,13 @@ inline Handle Machine::load(int ref) const {
 }
 inline void Machine::store(int ref, const Handle& x) const {
   const RefInfo& r = refs_[static_cast<std::size_t>(ref)];
-  Position& at = *position();
+  Work& at = *position();
   if (r.place == Place::carried) {
     const int part = r.domain == Domain::value_head ? at.part : 0;
     at.carried[static_cast<std::size_t>(ref * extent.ratio() + part)] = x;
     return;
   }
-  const Window w = window(ref);
+  const Window w = next_window(ref);
   if (r.element == Element::f32) {
     auto* p = static_cast<float*>(w.array->data) + w.offset;
     if (w.column != 1) return detail::copy_out(x.data(), x.pitch(), w.rows, r.cols, p, w.row, w.column);
@@ -532,23 +615,42 @@ inline void Machine::finish(const RefInfo& r, const Handle& x) const {
 inline void Machine::fill(const Handle& out, f32 x) {
   for (int i = 0; i < out.rows(); i++) std::fill_n(out.data() + i * out.pitch(), out.columns(), x);
 }
-// Rows [row, row + m) of the product, into the same rows of out.
-[[gnu::noinline]] inline void Machine::multiply(Precision p, const Handle& a, const Handle& b, int row, int m, int k, int n, bool a_lower,
-                                                bool lower_only, const Handle& out) {
-  if (a_lower) k = std::min(k, row + m);
-  if (lower_only) n = std::min(n, (row + m + 15) / 16 * 16);
-  float* c = out.data() + row * out.pitch();
-  if (p == Precision::f32) {
-    gemm(Gemm{.m = m, .n = n, .k = k, .a = a.data() + row * a.pitch(), .a_row = a.pitch(), .a_col = 1, .b = b.data(), .b_row = b.pitch(),
-              .c = c, .c_row = out.pitch()});
-    return;
-  }
-  const Packed &left = a.packed(false), &right = b.packed(true);
-  const PackedGemm g{.m = m, .n = n, .k = k, .a = left.words() + row * left.line, .a_row = left.line, .a_col = left.pair,
-                     .b = right.words(), .b_row = right.pair, .c = c, .c_row = out.pitch()};
-  if (p == Precision::bf16) return gemm(g);
-  const Packed &left_low = a.packed(false, Piece::low), &right_low = b.packed(true, Piece::low);
-  gemm_p3(g, left_low.words() + row * left_low.line, right_low.words());
+[[gnu::noinline]] inline Gemm Machine::product_of(const Handle& a, const Handle& b, bool a_lower, bool lower_only) {
+  return {.m = a.rows(), .n = b.columns(), .k = a.columns(), .a = a.data(), .a_row = a.pitch(), .a_col = 1, .b = b.data(), .b_row = b.pitch(),
+          .c = nullptr, .c_row = 0, .a_part = a_lower ? Part::lower : Part::full, .c_lower = lower_only};
+}
+[[gnu::noinline]] inline PackedGemm Machine::packed_product_of(const Handle& a, const Handle& b, bool a_lower, bool lower_only) {
+  PackedGemm g = packed_gemm(a.rows(), b.columns(), a.columns(), a.packed(false), b.packed(true), nullptr, 0);
+  g.a_part = a_lower ? Part::lower : Part::full;
+  g.c_lower = lower_only;
+  return g;
+}
+[[gnu::noinline]] inline void Machine::multiply(Precision p, const Handle& a, const Handle& b, bool a_lower, bool lower_only, const Handle& out,
+                                                const BesideSums& beside) {
+  float* const c = out.data();
+  const long c_row = out.pitch();
+  const auto each = [=](int i, int j, cpu::F d) __attribute__((always_inline)) { cpu::store(c + i * c_row + j, d); };
+  if (p == Precision::f32) return gemm_each(product_of(a, b, a_lower, lower_only), each, beside);
+  PackedGemm g = packed_product_of(a, b, a_lower, lower_only);
+  if (p == Precision::bf16) return gemm_each(g, each, beside);
+  g.c = c;
+  g.c_row = c_row;
+  gemm_p3(g, a.packed(false, Piece::low).words(), b.packed(true, Piece::low).words());
+}
+// The same for operands in f32 that are used once.
+[[gnu::noinline]] inline void Machine::multiply(Precision p, const Gemm& g) {
+  if (p == Precision::f32) return gemm(g);
+  const Packed left = Packed::columns(g.m, g.k, g.a, g.a_row), right = Packed::rows(g.k, g.n, g.b, g.b_row);
+  PackedGemm packed = packed_gemm(g.m, g.n, g.k, left, right, g.c, g.c_row);
+  packed.finish = g.finish;
+  packed.x = g.x;
+  packed.x_row = g.x_row;
+  packed.x_is_column = g.x_is_column;
+  packed.a_part = g.a_part;
+  packed.b_part = g.b_part;
+  if (p == Precision::bf16) return gemm(packed);
+  const Packed left_low = Packed::columns(g.m, g.k, g.a, g.a_row, Piece::low), right_low = Packed::rows(g.k, g.n, g.b, g.b_row, Piece::low);
+  gemm_p3(packed, left_low.words(), right_low.words());
 }
 inline Handle Machine::stacked(const Handle& a, const Handle& b) {
   Handle out = Handle::fresh(a.rows() + b.rows(), a.columns());
@@ -559,7 +661,8 @@ inline Handle Machine::stacked(const Handle& a, const Handle& b) {
 }
 inline Handle Machine::transposed(const Handle& a) {
   Handle out = Handle::fresh(a.columns(), a.rows());
-  cpu::transpose(a.rows(), a.columns(), static_cast<const float*>(a.data()), a.pitch(), out.data(), out.pitch());
+  if (a.narrow()) cpu::transpose(a.rows(), a.columns(), a.narrow(), a.narrow_pitch(), out.data(), out.pitch());
+  else cpu::transpose(a.rows(), a.columns(), static_cast<const float*>(a.data()), a.pitch(), out.data(), out.pitch());
   return out;
 }
 inline Handle Machine::summed(const Handle& x, const std::int32_t* ids) {
@@ -568,46 +671,63 @@ inline Handle Machine::summed(const Handle& x, const std::int32_t* ids) {
   prefix_sums(x.rows(), out.data(), ids);
   return out;
 }
-// The definition's operations in its order, one block after the other, without its moves.
+// The definition's operations in its order, one block after the other, in registers and without its moves.
 [[gnu::noinline]] inline Handle Machine::solved_blocks(const Handle& N) {
-  constexpr int B = 16;
+  constexpr int B = 16, V = B / W;
   Handle out = Handle::fresh(B, N.columns());
+  const long pitch = N.pitch();
   for (int at = 0; at < N.columns(); at += B) {
-    float x[B][B];
+    const float* n = N.data() + at * pitch + at;
+    F x[B][V];
+    GDN_UNROLL
     for (int i = 0; i < B; i++)
-      for (int j = 0; j < B; j++) x[i][j] = i == j ? 1.f : 0.f;
-    const float* n = N.data() + at * N.pitch() + at;
+      GDN_UNROLL
+      for (int v = 0; v < V; v++) x[i][v] = select(iota() + I(v * W) == I(i), F(1.f), F(0.f));
+    GDN_UNROLL
     for (int j = 0; j < B - 1; j++) {
-      float row[B];
-      std::memcpy(row, x[j], sizeof row);
-      const int from = j < 7 ? 0 : 8;
-      for (int i = from; i < B; i++) {
-        const F f(n[i * N.pitch() + j]);
-        for (int c = 0; c < B; c += W) cpu::store(x[i] + c, cpu::load(x[i] + c) - f * cpu::load(row + c));
+      F row[V];
+      GDN_UNROLL
+      for (int v = 0; v < V; v++) row[v] = x[j][v];
+      GDN_UNROLL
+      for (int i = j < 7 ? 0 : 8; i < B; i++) {
+        const F f(n[i * pitch + j]);
+        GDN_UNROLL
+        for (int v = 0; v < V; v++) x[i][v] = x[i][v] - f * row[v];
       }
     }
-    for (int i = 0; i < B; i++) std::memcpy(out.data() + i * out.pitch() + at, x[i], sizeof x[i]);
+    GDN_UNROLL
+    for (int i = 0; i < B; i++)
+      GDN_UNROLL
+      for (int v = 0; v < V; v++) cpu::store(out.data() + i * out.pitch() + at + v * W, x[i][v]);
   }
   return out;
 }
-// M21 = 0 - M22 (N21 M11), the blocks of the definition that are not zero.
-[[gnu::noinline]] inline Handle Machine::merged(Precision p, int S, const Handle& N, const Handle& M) {
-  Handle out = Handle::fresh(M.rows(), M.columns());
-  for (int i = 0; i < M.rows(); i++) std::memcpy(out.data() + i * out.pitch(), M.data() + i * M.pitch(), sizeof(float) * static_cast<std::size_t>(M.columns()));
-  for (int at = 0; at < M.rows(); at += 2 * S) {
-    auto block = [&](const Handle& h, int row, int column) {
-      Handle b = Handle::fresh(S, S);
-      for (int i = 0; i < S; i++) std::memcpy(b.data() + i * b.pitch(), h.data() + (row + i) * h.pitch() + column, sizeof(float) * static_cast<std::size_t>(S));
-      return b;
-    };
-    Handle inner = Handle::fresh(S, S), outer = Handle::fresh(S, S);
-    multiply(p, block(N, at + S, at), block(M, at, at), 0, S, S, S, false, false, inner);
-    multiply(p, block(M, at + S, at + S), inner, 0, S, S, S, false, false, outer);
-    for (int i = 0; i < S; i++)
-      for (int c = 0; c < S; c += W) {
-        float* to = out.data() + (at + S + i) * out.pitch() + at + c;
-        cpu::store(to, F(0.f) - cpu::load(outer.data() + i * outer.pitch() + c));
-      }
+// The blocks of the definition that are not zero: M21 = 0 - M22 (N21 M11), in place.
+[[gnu::noinline]] inline Handle Machine::merged(Precision p, const Handle& N, const Handle& blocks) {
+  constexpr int B = 16;
+  Handle out = Handle::fresh(N.rows(), N.columns());
+  const long pitch = out.pitch();
+  float* M = out.data();
+  for (int i = 0; i < N.rows(); i++)
+    for (int j = 0; j < N.columns(); j += W) {
+      const bool diagonal = i / B == j / B;
+      cpu::store(M + i * pitch + j, diagonal ? cpu::load(blocks.data() + i % B * blocks.pitch() + j) : cpu::F(0.f));
+    }
+  const float zero = 0.f;
+  for (int S = B; S < N.rows(); S *= 2) {
+    const Storage products(static_cast<std::size_t>(S * S));
+    for (int at = 0; at < N.rows(); at += 2 * S) {
+      const float *N21 = N.data() + (at + S) * N.pitch() + at, *M11 = M + at * pitch + at, *M22 = M + (at + S) * pitch + at + S;
+      Gemm inner{.m = S, .n = S, .k = S, .a = N21, .a_row = N.pitch(), .a_col = 1, .b = M11, .b_row = pitch, .c = products.data(), .c_row = S};
+      inner.b_part = Part::lower;
+      multiply(p, inner);
+      Gemm outer{.m = S, .n = S, .k = S, .a = M22, .a_row = pitch, .a_col = 1, .b = products.data(), .b_row = S, .c = M + (at + S) * pitch + at, .c_row = pitch};
+      outer.a_part = Part::lower;
+      outer.finish = Finish::minus;
+      outer.x = &zero;
+      outer.x_is_column = true;
+      multiply(p, outer);
+    }
   }
   return out;
 }
@@ -628,7 +748,7 @@ inline Handle Machine::summed(const Handle& x, const std::int32_t* ids) {
   Handle before;
   if (begins) fill(before = Handle::fresh(1, r.cols), 0.f);
   else if (from != to || !carried || !at(to).own_data()) before = load(from);
-  const Window w = carried ? Window{} : window(to);
+  const Window w = carried ? Window{} : window(to, *position());
   Handle after;
   if (carried && at(to).own_data()) after = at(to);
   else if (carried || w.column != 1) after = Handle::fresh(r.rows, r.cols);

@@ -1,6 +1,7 @@
 // Transposition of f32 tiles and of 32-bit words, any extents: blocks of W x W in registers, edges by partial loads and stores.
 #pragma once
 #include <gdn/cpu/simd.hpp>
+#include <type_traits>
 
 namespace gdn {
 inline namespace GDN_ISA {
@@ -81,13 +82,27 @@ GDN_INLINE void transpose_block(F (&x)[4]) {
 }
 #endif
 
-// to [cols, rows] <- from [rows, cols] transposed; pitches in floats. The two may not overlap.
-[[gnu::noinline]] inline void transpose(int rows, int cols, const float* from, long from_row, float* to, long to_row) {
+namespace detail {
+
+// The first n <= W elements, +0 in the other lanes.
+template <class T>
+GDN_INLINE F load_first(const T* p, int n) {
+  if constexpr (std::is_same_v<T, float>) {
+    return load(p, first_lanes(n));
+  } else {
+    bf16 x[W] = {};
+    std::memcpy(static_cast<void*>(x), p, sizeof(bf16) * static_cast<unsigned>(n));
+    return load(x);
+  }
+}
+
+template <class T>
+[[gnu::noinline]] void transpose(int rows, int cols, const T* from, long from_row, float* to, long to_row) {
   for (int r = 0; r < rows; r += W) {
     const int height = rows - r < W ? rows - r : W;
     for (int c = 0; c < cols; c += W) {
       const int width = cols - c < W ? cols - c : W;
-      const float* source = from + r * from_row + c;
+      const T* source = from + r * from_row + c;
       float* target = to + c * to_row + r;
       F x[W];
       if (height == W && width == W) {
@@ -97,13 +112,23 @@ GDN_INLINE void transpose_block(F (&x)[4]) {
         GDN_UNROLL
         for (int i = 0; i < W; ++i) store(target + i * to_row, x[i]);
       } else {
-        const Lanes across = first_lanes(width), down = first_lanes(height);
-        for (int i = 0; i < W; ++i) x[i] = i < height ? load(source + i * from_row, across) : F(0.0f);
+        const Lanes down = first_lanes(height);
+        for (int i = 0; i < W; ++i) x[i] = i < height ? load_first(source + i * from_row, width) : F(0.0f);
         transpose_block(x);
         for (int i = 0; i < width; ++i) store(target + i * to_row, x[i], down);
       }
     }
   }
+}
+
+}  // namespace detail
+
+// to [cols, rows] <- from [rows, cols] transposed, bf16 widened; pitches in elements. The two may not overlap.
+inline void transpose(int rows, int cols, const float* from, long from_row, float* to, long to_row) {
+  detail::transpose(rows, cols, from, from_row, to, to_row);
+}
+inline void transpose(int rows, int cols, const bf16* from, long from_row, float* to, long to_row) {
+  detail::transpose(rows, cols, from, from_row, to, to_row);
 }
 
 // Packed bf16 pairs are moved by the same code: loads and stores do not look at the bits.

@@ -1,5 +1,6 @@
 // What a tile of the CPU machine is: f32 or i32 in row-major memory, of the arena or of the caller, with its packed forms once made.
 #pragma once
+#include <atomic>
 #include <gdn/cpu/arena.hpp>
 #include <gdn/cpu/convert.hpp>
 #include <gdn/cpu/dot.hpp>
@@ -7,6 +8,10 @@
 namespace gdn {
 inline namespace GDN_ISA {
 namespace cpu {
+
+// Whether what a line of a kernel computes becomes the right operand of a packed dot: then it is packed there next time, while it is in
+// registers. The bits are the same either way.
+using RightUse = std::atomic<bool>;
 
 // Columns [R, 1] and rows [1, C] are contiguous.
 struct Value {
@@ -19,6 +24,7 @@ struct Value {
   long source_pitch = 0;
   Storage storage;
   Packed packed[2][2];  // [right operand][low piece]
+  RightUse* right_use = nullptr;
 };
 
 // A counted reference. Values live in their thread, as their memory does.
@@ -47,6 +53,19 @@ class Handle {
     if (!v_->data) widen_now();
     return v_->pitch;
   }
+
+  // The words where a right operand of fresh data is to be packed, if `use` says that it will be one; else null.
+  std::uint32_t* packed_ahead(RightUse& use, long& row) const {
+    v_->right_use = &use;
+    if (!use.load(std::memory_order_relaxed) || v_->rows % 2 != 0) return nullptr;
+    Packed& p = v_->packed[true][false] = Packed::empty_rows(v_->rows, v_->columns);
+    row = p.pair;
+    return p.empty_words();
+  }
+
+  // The caller's bf16, of a tile that has not been widened; else null.
+  const bf16* narrow() const { return v_->data ? nullptr : v_->source; }
+  long narrow_pitch() const { return v_->source_pitch; }
 
   // Fresh memory, with the pitch of whole cache lines.
   static Handle fresh(int rows, int columns) {
@@ -89,6 +108,7 @@ class Handle {
   }
   const Packed& packed(bool right, Piece piece = Piece::high) const {
     Packed& p = v_->packed[right][piece == Piece::low];
+    if (!p && right && v_->right_use) v_->right_use->store(true, std::memory_order_relaxed);
     if (!p) p = v_->source ? pack(right, piece, v_->source, v_->source_pitch) : pack(right, piece, static_cast<const float*>(data()), v_->pitch);
     return p;
   }
@@ -114,6 +134,7 @@ class Handle {
     v->columns = columns;
     v->data = nullptr;
     v->source = nullptr;
+    v->right_use = nullptr;
     Handle h;
     h.v_ = v;
     return h;

@@ -35,35 +35,42 @@ KeyScores<M, C, K> key_scores(const D& documents, const Keys<M, C, K>& x) {
   else return {kT, kk, kk};
 }
 
+template <bool Outputs, class G, class M, class C, class K> auto decayed_scores(const G& c, const Column<M, f32, C>& beta, const KeyScores<M, C, K>& x) {
+  if constexpr (Outputs) {
+    return decayed_lower(c, beta, x.kk, x.qk);
+  } else {
+    auto [N] = decayed_lower(c, beta, x.kk);
+    return std::tuple{N, N};
+  }
+}
+
 // Per-token factors stand on columns (rows of kT), where they are free on the TPU; only gf is a column.
 template <Precision P, bool Outputs, class D, class M, class C, class K>
 Scores<M, C, K> scores(const D& documents, const KeyScores<M, C, K>& x, const Column<M, f32, C>& g, const Column<M, f32, C>& beta) {
   auto c = log_decay<P>(documents, g);
-  auto Gb = pairwise_decay(c) * as_row(beta);
-  auto N = Gb * x.kk;
+  auto [N, E] = decayed_scores<Outputs>(c, beta, x);
   auto kb = x.kT * as_row(writes_state(documents, decay_to_end(c)) * beta);
   auto gf = reads_state(documents, decay(c));
   auto gl = passes_through(documents, decay(last_row(c)));
-  auto blocks = invert_diagonal_blocks(N);
-  if constexpr (Outputs) return {N, Gb * x.qk, blocks, kb, gf, gl};
-  else return {N, N, blocks, kb, gf, gl};
+  return {N, E, invert_diagonal_blocks(N), kb, gf, gl};
 }
 
 template <Precision P, class D, class M, class C, class K, class V>
 Tile<M, f32, C, V> residual(const D& documents, const Tile<M, f32, C, K>& k, const Tile<M, f32, C, V>& v, const Column<M, f32, C>& gf,
                             const Tile<M, f32, C, C>& inverse, const Tile<M, f32, K, V>& S) {
-  auto read = reads_state(documents, map([](auto gf, auto kS) { return gf * kS; }, gf, product<P>(k, S)));
-  return dot<P>(lower(inverse), v - read);
+  auto read = reads_state(documents, unfinished([](auto gf, auto kS) { return gf * kS; }, gf, product<P>(k, S)));
+  Tile<M, f32, C, V> left = v - read;
+  return dot<P>(lower(inverse), left);
 }
 template <Precision P, class D, class M, class C, class K, class V>
-Tile<M, f32, C, V> output(const D& documents, const Tile<M, f32, C, K>& q, const Scores<M, C, K>& s, const Tile<M, f32, C, V>& r,
-                          const Tile<M, f32, K, V>& S) {
-  auto read = reads_state(documents, map([](auto gf, auto qS) { return gf * qS; }, s.gf, product<P>(q, S)));
-  return valid_rows(documents, map([](auto read, auto Er) { return read + Er; }, read, product<P>(lower(s.E), r)));
+auto output(const D& documents, const Tile<M, f32, C, K>& q, const Scores<M, C, K>& s, const Tile<M, f32, C, V>& r, const Tile<M, f32, K, V>& S,
+            f32 scale) {
+  auto read = reads_state(documents, unfinished([](auto gf, auto qS) { return gf * qS; }, s.gf, product<P>(q, S)));
+  return valid_rows(documents, map([scale](auto read, auto Er) { return scale == 1.f ? read + Er : (read + Er) * scale; }, read, product<P>(lower(s.E), r)));
 }
 template <Precision P, class D, class M, class C, class K, class V>
 Tile<M, f32, K, V> next_state(const D& documents, const Scores<M, C, K>& s, const Tile<M, f32, C, V>& r, const Tile<M, f32, K, V>& S) {
-  auto kept = passes_through(documents, map([](auto gl, auto S) { return gl * S; }, s.gl, S));
+  auto kept = passes_through(documents, unfinished([](auto gl, auto S) { return gl * S; }, s.gl, S));
   return map([](auto kept, auto written) { return kept + written; }, kept, product<P>(s.kb, r));
 }
 
@@ -85,7 +92,7 @@ template <class M, class C, class K, class V> struct ForwardInputs {
 // The chunk of one head in three stages, which a schedule may run on different chunks at a time. prepare() gives ForwardInputs;
 // what it makes of keys it makes inside m.per_key_head.
 template <Precision P, bool Outputs, class D, class M, class C, class K, class V, class Prepare>
-void forward_head(M& m, const D& documents, const ForwardRefs<M, C, K, V>& x, Prepare prepare) {
+void forward_head(M& m, const D& documents, const ForwardRefs<M, C, K, V>& x, Prepare prepare, f32 output_scale = 1.f) {
   struct Prepared {
     ForwardInputs<M, C, K, V> in;
     Scores<M, C, K> scores;
@@ -96,7 +103,7 @@ void forward_head(M& m, const D& documents, const ForwardRefs<M, C, K, V>& x, Pr
     return Prepared{in, scores<P, Outputs>(documents, keys, in.g, in.beta)};
   });
   auto inverse = m.stage(1, [&] {
-    auto i = merge_all_blocks<P>(p.scores.N, on_diagonal<C>(p.scores.blocks));
+    auto i = inverse_from_blocks<P>(p.scores.N, p.scores.blocks);
     if (x.t_inv) store(x.t_inv, i);
     return i;
   });
@@ -105,7 +112,7 @@ void forward_head(M& m, const D& documents, const ForwardRefs<M, C, K, V>& x, Pr
     if (x.chunk_states) store(x.chunk_states, S);
     auto r = residual<P>(documents, p.in.keys.k, p.in.v, p.scores.gf, inverse, S);
     if (x.residual) store(x.residual, r);
-    if constexpr (Outputs) store(x.out, output<P>(documents, p.in.keys.q, p.scores, r, S));
+    if constexpr (Outputs) store(x.out, output<P>(documents, p.in.keys.q, p.scores, r, S, output_scale));
     store(x.state, next_state<P>(documents, p.scores, r, S));
     return 0;
   });

@@ -44,7 +44,10 @@ ForwardInputs<M, C, K, V> core_inputs(M& m, const D& documents, const CoreRefs<M
 
 template <Precision P, bool Outputs, class D, class M, class C, class K, class V>
 void core_forward_head(M& m, const D& documents, const CoreRefs<M, C, K, V>& x, const QueryOptions& options) {
-  forward_head<P, Outputs>(m, documents, x.forward, [&] { return core_inputs<P, Outputs>(m, documents, x, options); });
+  // Without l2norm q is used as it is, in class P1 without a second rounding, and the output is scaled.
+  const f32 query_scale = options.normalise ? options.scale : 1.f, output_scale = options.normalise ? 1.f : options.scale;
+  forward_head<P, Outputs>(
+      m, documents, x.forward, [&] { return core_inputs<P, Outputs>(m, documents, x, {query_scale, options.normalise}); }, output_scale);
 }
 
 }  // namespace gdn

@@ -22,13 +22,16 @@ Documents<M, C> documents_of(const Column<M, i32, C>& word, const Scalar<M, i32>
 // One document without padding: every mask is true.
 struct OneDocument {};
 
-template <TileLike X> X valid_rows(OneDocument, const X& x) { return x; }
-template <class D, TileLike X> X valid_rows(const D& d, const X& x) {
-  return map([](auto w, auto x) { return where((w & 1) == 1, x, 0.f); }, d.word, x);
-}
+namespace detail {
+inline constexpr auto if_valid = [](auto w, auto x) { return where((w & 1) == 1, x, 0.f); };
+inline constexpr auto if_same = [](auto a, auto b, auto x) { return where(a == b, x, 0.f); };
+}  // namespace detail
+
+template <Operand X> X valid_rows(OneDocument, const X& x) { return x; }
+template <class D, Operand X> auto valid_rows(const D& d, const X& x) { return map(detail::if_valid, d.word, x); }
 // Rows beyond the array hold anything: nothing may be computed from them.
 template <TileLike X> X rows_of_array(OneDocument, const X& x) { return x; }
-template <class D, TileLike X> X rows_of_array(const D& d, const X& x) { return d.ragged ? valid_rows(d, x) : x; }
+template <class D, TileLike X> X rows_of_array(const D& d, const X& x) { return d.ragged ? X(valid_rows(d, x)) : x; }
 // Rows whose token `distance` places earlier is valid and of their document.
 template <int Distance, TileLike X> X rows_that_see(OneDocument, const X& x) { return x; }
 template <int Distance, class D, TileLike X> X rows_that_see(const D& d, const X& x) {
@@ -36,22 +39,14 @@ template <int Distance, class D, TileLike X> X rows_that_see(const D& d, const X
   return map([](auto w, auto x) { return where((w & (1 << Distance)) == (1 << Distance), x, 0.f); }, d.word, x);
 }
 template <Operand X> X same_document(OneDocument, const X& x) { return x; }
-template <class D, Operand X> auto same_document(const D& d, const X& x) {
-  return map([](auto i, auto j, auto x) { return where(i == j, x, 0.f); }, d.id, as_row(d.id), x);
-}
+template <class D, Operand X> auto same_document(const D& d, const X& x) { return map(detail::if_same, d.id, as_row(d.id), x); }
 // Rows that read the state which comes in, rows that write the state which goes out, and the state that passes through.
-template <TileLike X> X reads_state(OneDocument, const X& x) { return x; }
-template <class D, TileLike X> X reads_state(const D& d, const X& x) {
-  return map([](auto id, auto before, auto x) { return where(id == before, x, 0.f); }, d.id, d.before, x);
-}
+template <Operand X> X reads_state(OneDocument, const X& x) { return x; }
+template <class D, Operand X> auto reads_state(const D& d, const X& x) { return map(detail::if_same, d.id, d.before, x); }
 template <TileLike X> X writes_state(OneDocument, const X& x) { return x; }
-template <class D, TileLike X> X writes_state(const D& d, const X& x) {
-  return map([](auto id, auto last, auto x) { return where(id == last, x, 0.f); }, d.id, d.last, x);
-}
-template <TileLike X> X passes_through(OneDocument, const X& x) { return x; }
-template <class D, TileLike X> X passes_through(const D& d, const X& x) {
-  return map([](auto before, auto last, auto x) { return where(before == last, x, 0.f); }, d.before, d.last, x);
-}
+template <class D, TileLike X> X writes_state(const D& d, const X& x) { return map(detail::if_same, d.id, d.last, x); }
+template <Operand X> X passes_through(OneDocument, const X& x) { return x; }
+template <class D, Operand X> auto passes_through(const D& d, const X& x) { return map(detail::if_same, d.before, d.last, x); }
 template <class M, class C> Column<M, f32, C> sum_within(OneDocument, const Column<M, f32, C>& x) { return cumsum(x); }
 template <class D, class M, class C> Column<M, f32, C> sum_within(const D& d, const Column<M, f32, C>& x) { return cumsum_within(d.id, x); }
 

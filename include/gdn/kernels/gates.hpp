@@ -46,11 +46,23 @@ template <Precision P, class M, class C> LogDecay<P, M, One> last_row(const LogD
   else return {last_row(c.high)};
 }
 // 2^min(c_i - c_j, 0), [C, C]
+struct PairDecay {
+  template <class X> [[gnu::always_inline]] auto operator()(X ci, X cj) const { return exp2(min(ci - cj, 0.f)); }
+  template <class X> [[gnu::always_inline]] auto operator()(X hi, X hj, X li, X lj) const { return exp2(min((hi - hj) + (li - lj), 0.f)); }
+};
 template <Precision P, class M, class C> Tile<M, f32, C, C> pairwise_decay(const LogDecay<P, M, C>& c) {
-  if constexpr (P == Precision::f32)
-    return map([](auto hi, auto hj, auto li, auto lj) { return exp2(min((hi - hj) + (li - lj), 0.f)); }, c.high, as_row(c.high), c.low, as_row(c.low));
-  else
-    return map([](auto ci, auto cj) { return exp2(min(ci - cj, 0.f)); }, c.high, as_row(c.high));
+  if constexpr (P == Precision::f32) return map(PairDecay{}, c.high, as_row(c.high), c.low, as_row(c.low));
+  else return map(PairDecay{}, c.high, as_row(c.high));
+}
+// x_ij G_ij b_j for every x. The x are lower triangular, so above the diagonal only zeros come out.
+template <Precision P, class M, class C, TileLike... X>
+auto decayed_lower(const LogDecay<P, M, C>& c, const Column<M, f32, C>& beta, const X&... x) {
+  if constexpr (requires { M::decayed_lower(PairDecay{}, c, beta, x...); }) {
+    return M::decayed_lower(PairDecay{}, c, beta, x...);
+  } else {
+    auto Gb = pairwise_decay(c) * as_row(beta);
+    return std::tuple{Gb * x...};
+  }
 }
 // 2^c
 template <Precision P, class M, class R> Column<M, f32, R> decay(const LogDecay<P, M, R>& c) {

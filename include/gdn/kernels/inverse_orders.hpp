@@ -75,7 +75,7 @@ template <InverseOrder O, Precision P, class M, class C> void inverse_head(M& m,
   if constexpr (O == InverseOrder::merged_blocks) {
     auto N = m.stage(0, [&] { return tril<-1>(load(x.N)); });
     auto blocks = m.stage(0, [&] { return invert_diagonal_blocks(N); });
-    auto inverse = m.stage(1, [&] { return merge_all_blocks<P>(N, on_diagonal<C>(blocks)); });
+    auto inverse = m.stage(1, [&] { return inverse_from_blocks<P>(N, blocks); });
     m.stage(2, [&] { return store(x.inverse, inverse), 0; });
   } else {
     store(x.inverse, unit_lower_inverse<O, P>(tril<-1>(load(x.N))));

@@ -62,25 +62,24 @@ template <int S, int B = 0, TileLike A> auto spread_odd(const A& a) {
 }  // namespace detail
 
 // All pairs of neighbouring SxS inverses on the diagonal of M become inverses of their 2Sx2S blocks.
-template <Precision P, int S, TileLike A> A merge_blocks_of_whole_rows(const A& N, const A& M) {
+template <Precision P, int S, TileLike A> A merge_blocks(const A& N, const A& M) {
   auto left = map_ij([](auto i, auto j, auto x) { return where((j >> log2_of(S)) == (i >> log2_of(S)) + (i >> log2_of(S)), x, 0.f); },
                      detail::odd_blocks<S>(N));
   auto BX = dot<P>(left, M);
   auto YBX = dot<P>(detail::odd_blocks<S>(M), retyped<A>(detail::spread_odd<S>(BX)));
   return M - retyped<A>(detail::spread_odd<S>(YBX));  // x - 0 stays x
 }
-template <Precision P, int S, TileLike A> A merge_blocks(const A& N, const A& M) {
-  using Machine = typename A::machine;
-  if constexpr (requires { Machine::template merge_blocks<P, S>(N, M); }) return {Machine::template merge_blocks<P, S>(N, M)};
-  else return merge_blocks_of_whole_rows<P, S>(N, M);
-}
 template <Precision P, int S = solve_block, TileLike A> A merge_all_blocks(const A& N, const A& M) {
   if constexpr (S >= A::rows::size) return M;
   else return merge_all_blocks<P, 2 * S>(N, merge_blocks<P, S>(N, M));
 }
 
-template <Precision P, TileLike A> A unit_lower_inverse(const A& N) {
-  return merge_all_blocks<P>(N, on_diagonal<typename A::rows>(invert_diagonal_blocks(N)));
+// M from the inverses of its diagonal blocks.
+template <Precision P, TileLike A, TileLike X> A inverse_from_blocks(const A& N, const X& blocks) {
+  using Machine = typename A::machine;
+  if constexpr (requires { Machine::template inverse_from_blocks<P>(N, blocks); }) return {Machine::template inverse_from_blocks<P>(N, blocks)};
+  else return merge_all_blocks<P>(N, on_diagonal<typename A::rows>(blocks));
 }
+template <Precision P, TileLike A> A unit_lower_inverse(const A& N) { return inverse_from_blocks<P>(N, invert_diagonal_blocks(N)); }
 
 }  // namespace gdn

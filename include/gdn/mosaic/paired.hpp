@@ -19,6 +19,7 @@ class Paired : Lowering {
     if (x.chunk != 64) return text("chunks of ", x.chunk, " tokens; pairs need 64");
     if (heads % 2 || (x.ratio() > 1 && x.ratio() % 2)) return text(heads, " heads a step, ", x.ratio(), " a key head: no partner for every head");
     if (x.value_heads > 128) return text(x.value_heads, " value heads; at most 128");
+    if (p.stages == 1 && s.delay.size() > 1) return text("one stage; the schedule has ", s.delay.size());
     std::set<int> stored;
     for (auto& n : p.nodes) {
       if (trace::is_region(n.op)) return "control flow in the body";

@@ -45,12 +45,15 @@ namespace detail {
 inline constexpr float infinity = std::bit_cast<float>(0x7f800000u), canonical_nan = std::bit_cast<float>(0x7fc00000u);
 inline constexpr float round_to_integer = 12582912.0f;  // 1.5 * 2^23: added to |x| < 2^22, leaves the nearest integer in the low bits
 
-// c[0] + x (c[1] + x (c[2] + ..))
-template <class V, int n>
+// c[0] + x (c[1] + x (c[2] + ..)), from c[k] on. Not a loop: g++ does not unroll it at -O2.
+template <int k = 0, class V, int n>
 GDN_PORTABLE_INLINE V horner(V x, const std::uint32_t (&c)[n]) {
-  V y = constant(x, std::bit_cast<float>(c[n - 1]));
-  for (int i = n - 2; i >= 0; --i) y = y * x + constant(x, std::bit_cast<float>(c[i]));
-  return y;
+  if constexpr (k == n - 1) {
+    return constant(x, std::bit_cast<float>(c[k]));
+  } else {
+    const V y = horner<k + 1>(x, c);
+    return y * x + constant(x, std::bit_cast<float>(c[k]));
+  }
 }
 
 // The upper 12 of the 24 bits of a significand: products of two such numbers are exact.
