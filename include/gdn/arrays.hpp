@@ -14,13 +14,15 @@ enum class Domain { constant, token, key_head, value_head };
 // Where a window lies in its array. H: heads of the ref's domain, W: columns of the window, C: tokens of a chunk, N: chunks.
 enum class Place {
   tokens,       // [B, T, H, W], rows are the tokens of the chunk; W = 1: [B, T, H]
-  words,        // [B, N, C], one value per token, the same for all heads
+  words,        // [B, N, C] or [B, T], one value per token, the same for all heads
   weights,      // [rows, H, W]
   per_head,     // [H]
   chunk_state,  // [B, N, H, rows, W]
   sequence,     // [B, H, rows, W], one for all chunks
   edge_rows,    // [B, rows, H, W], one for all chunks
   scalars,      // [B, entries], scalar memory; entry c + offset
+  limit,        // [B], scalar memory: the tokens of a row that are worked on; read as those from the chunk's first one on. Chunks behind the
+                // one that holds the last of them (chunk 0, if there are none) are not visited: outputs stay what they are there
   carried,      // lives from one chunk to the next in scratch, [rows, W] per head
 };
 enum class Use { in, out };
@@ -34,6 +36,7 @@ struct RefInfo {
   Domain domain;
   int array = -1;         // arrays of a call may be shared by several refs (q, k, v in one)
   int first_column = 0;   // of head 0 in a row of the array
+  int first_row = 0;      // tokens, words: rows of the window before those of the ref
   int offset = 0;         // scalars: entry of chunk 0
   int initial = -1;       // carried: the ref it starts from, or -1 for zeros
   int final = -1;         // carried: the ref that takes its last value, or -1

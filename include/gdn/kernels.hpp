@@ -5,4 +5,5 @@
 #include "gdn/calls/inverse.hpp"
 #include "gdn/calls/parts.hpp"
 #include "gdn/calls/recurrent.hpp"
+#include "gdn/calls/rows.hpp"
 #include "gdn/cpu/machine.hpp"

@@ -11,6 +11,7 @@
 #include "gdn/calls/inverse.hpp"
 #include "gdn/calls/parts.hpp"
 #include "gdn/calls/recurrent.hpp"
+#include "gdn/calls/rows.hpp"
 #include "gdn/emit.hpp"
 
 using namespace gdn;
@@ -205,6 +206,21 @@ template <class Act> void parts(Writer& w) {
   }
 }
 
+// Rows up to a limit, at the widths of a large model; without one where all blocks are whole; with the limit that a partial block brings.
+template <class Act, int W, int Wide> void rows(Writer& w, const std::string& what, std::int64_t n, bool limited, bool exact = false) {
+  const auto limit = limited ? shaped<const i32>({1}) : View<const i32, 1>();
+  Schedule s = Schedule::lifted();
+  s.exact_functions = exact;
+  w.write(type_name<Act>, what, s, [&](auto& m) { glu_rows<W>(m, GluArrays<Act>{shaped<const Act>({n, 2 * W}), limit, shaped<Act>({n, W})}); });
+  w.write(type_name<Act>, what, s, [&](auto& m) {
+    glu_rows_backward<W>(m, GluBackwardArrays<Act>{shaped<const Act>({n, 2 * W}), shaped<const Act>({n, W}), limit, shaped<Act>({n, 2 * W})});
+  });
+  w.write(type_name<Act>, what, s, [&](auto& m) {
+    unsort_rows_backward<Wide>(m, UnsortBackwardArrays<Act>{shaped<const Act>({n, Wide}), shaped<const Act>({n, Wide}), shaped<const f32>({n}), limit,
+                                                            shaped<Act>({n, Wide}), shaped<f32>({n})});
+  });
+}
+
 template <int C, InverseOrder O, Precision P> void inverse(Writer& w, const std::string& order) {
   const InverseArrays x{shaped<const f32>({1, 3, C, 4, C}), shaped<f32>({1, 3, C, 4, C})};
   w.write(P == Precision::bf16 ? "p1" : P == Precision::bf16x3 ? "p3" : "pf", text(C, ".", order), Schedule::lifted(),
@@ -249,6 +265,10 @@ int main(int argc, char** argv) try {
   by_tokens<f32>(w);
   parts<bf16>(w);
   parts<f32>(w);
+  rows<bf16, 1024, 4096>(w, "limit", 225280, true);
+  rows<bf16, 1024, 4096>(w, "", 225280, false);
+  rows<bf16, 256, 256>(w, "ragged", 700, false, true);
+  rows<f32, 256, 256>(w, "limit", 512, true);
   w.write("f32", "", Schedule::lifted(), [](auto& m) { m.run(ControlCall()); });
   inverse<64, InverseOrder::merged_blocks, Precision::bf16>(w, "merged");
   inverse<64, InverseOrder::merged_blocks, Precision::bf16x3>(w, "merged");

@@ -75,11 +75,12 @@ template <class Act> inline constexpr Precision precision_of = std::is_same_v<Ac
 template <class M> struct Binding {
   M& m;
   template <class T, int Rank> int array(std::string name, Use use, const View<T, Rank>& v) { return v ? m.array(any_view(std::move(name), use, v)) : -1; }
-  template <class T, class R, class C> Ref<M, T, R, C> ref(int array, Place place, Use use, Domain domain, int first_column = 0, int offset = 0) {
+  template <class T, class R, class C>
+  Ref<M, T, R, C> ref(int array, Place place, Use use, Domain domain, int first_column = 0, int offset = 0, int first_row = 0) {
     if (array < 0) return {};
     const ArrayInfo& a = m.info(array);
     return m.template declare<T, R, C>({.name = a.name, .place = place, .use = use, .element = a.element, .domain = domain, .array = array,
-                                        .first_column = first_column, .offset = offset});
+                                        .first_column = first_column, .first_row = first_row, .offset = offset});
   }
   template <class R, class C> Ref<M, f32, R, C> carried(std::string name, Domain domain, int initial = -1, int final = -1) {
     return m.template declare<f32, R, C>({.name = std::move(name), .place = Place::carried, .use = Use::in, .element = Element::f32,

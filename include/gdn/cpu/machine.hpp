@@ -116,6 +116,12 @@ class Machine {
     return {this, static_cast<int>(refs_.size()) - 1};
   }
   const std::vector<RefInfo>& refs() const { return refs_; }
+  int chunks_visited(int batch) const {
+    int n = extent.chunks();
+    for (const RefInfo& r : refs_)
+      if (r.place == Place::limit) n = std::min(n, std::max(limit(r, batch) - 1, 0) / extent.chunk + 1);
+    return n;
+  }
 
   // ---- stages and sharing
   template <class F> auto stage(int, F f) { return f(); }
@@ -376,6 +382,10 @@ class Machine {
   Window window(int ref, const Position& at) const;
   Window next_window(int ref) const;
   i32 scalar(const RefInfo& r, int entry) const;
+  i32 limit(const RefInfo& r, int batch) const {
+    const AnyView& a = arrays_[static_cast<std::size_t>(r.array)];
+    return static_cast<const i32*>(a.data)[batch * a.strides[0]];
+  }
 
   std::vector<AnyView> arrays_;
   std::vector<RefInfo> refs_;
@@ -411,13 +421,17 @@ template <class F> auto Machine::per_key_head(F f) {
 // Runs the body for every head and chunk: heads outside, so that what a head works on stays in the cache; heads over threads.
 template <class Body> void for_every_head(Machine& m, int threads, Body body) {
   const Extent& x = m.extent;
-  const int ratio = x.ratio(), chunks = x.chunks();
+  const int ratio = x.ratio();
   const auto& refs = m.refs();
   const bool any_carried = std::any_of(refs.begin(), refs.end(), [](const RefInfo& r) { return r.place == Place::carried; });
-  parallel_for(static_cast<long>(x.batch) * x.key_heads, threads, [&](long item) {
+  const int pieces = any_carried ? 1 : x.chunks();  // chunks that share nothing are work of their own
+  parallel_for(static_cast<long>(x.batch) * x.key_heads * pieces, threads, [&](long item) {
     Work at;
+    const int piece = static_cast<int>(item % pieces);
+    item /= pieces;
     at.batch = static_cast<int>(item / x.key_heads);
     at.key_head = static_cast<int>(item % x.key_heads);
+    const int chunks = m.chunks_visited(at.batch);
     if (any_carried) at.carried.resize(refs.size() * static_cast<std::size_t>(ratio));
     Work* outer = std::exchange(position(), &at);
     struct Restore {
@@ -433,7 +447,8 @@ template <class Body> void for_every_head(Machine& m, int threads, Body body) {
           }
     };
     for_carried([&](const RefInfo& r, Handle& h) { h = m.initial(r); });
-    for (at.chunk = 0; at.chunk < chunks; at.chunk++)
+    const int end = any_carried ? chunks : std::min(chunks, piece + 1);
+    for (at.chunk = piece; at.chunk < end; at.chunk++)
       for (at.part = 0; at.part < ratio; at.part++) {
         at.next_shared = 0;
         body(m);
@@ -491,15 +506,19 @@ inline Machine::Steps Machine::steps_of(const RefInfo& r) const {
         w.chunk = extent.chunk * s[1], w.row = s[1], w.ends_with_row = true;
       }
       break;
-    case Place::words: w.chunk = s[1], w.row = s[2]; break;
+    case Place::words:
+      w.row = s.back(), w.ends_with_row = n.size() == 2;
+      w.chunk = n.size() == 2 ? extent.chunk * s[1] : s[1];
+      break;
     case Place::weights: heads_of_row(1), w.row = s[0]; break;
     case Place::per_head: w.head = s[0]; break;
     case Place::chunk_state: w.chunk = s[1], w.head = s[2], w.row = s[3]; break;
     case Place::sequence: w.head = s[1], w.row = s[2]; break;
     case Place::edge_rows: heads_of_row(2), w.row = s[1]; break;
     case Place::scalars: w.chunk = s[1], w.offset = r.offset * s[1]; break;
-    case Place::carried: break;
+    case Place::limit: case Place::carried: break;
   }
+  w.offset += r.first_row * w.row;
   if (r.rows == 1) w.row = 0;
   return w;
 }
@@ -508,7 +527,7 @@ inline Machine::Window Machine::window(int ref, const Position& at) const {
   const Steps& s = steps_[static_cast<std::size_t>(ref)];
   const int head = r.domain == Domain::value_head ? at.key_head * extent.ratio() + at.part : at.key_head;
   return {&arrays_[static_cast<std::size_t>(r.array)], s.offset + at.batch * s.batch + at.chunk * s.chunk + head * s.head, s.row, s.column,
-          s.ends_with_row ? std::min(r.rows, extent.tokens - at.chunk * extent.chunk) : r.rows};
+          s.ends_with_row ? std::clamp(extent.tokens - at.chunk * extent.chunk - r.first_row, 0, r.rows) : r.rows};
 }
 // The window of this head and chunk; the one that will be asked for next is fetched while dots are computed.
 inline Machine::Window Machine::next_window(int ref) const {
@@ -553,6 +572,11 @@ inline Handle Machine::load(int ref) const {
   if (r.place == Place::carried) {  // tiles are never changed, so the value itself is handed out
     const int part = r.domain == Domain::value_head ? at.part : 0;
     return at.carried[static_cast<std::size_t>(ref * extent.ratio() + part)];
+  }
+  if (r.place == Place::limit) {
+    Handle h = Handle::fresh(1, 1);
+    *h.data() = std::bit_cast<float>(limit(r, at.batch) - at.chunk * extent.chunk);
+    return h;
   }
   const Window w = next_window(ref);
   const void* data = w.array->data;

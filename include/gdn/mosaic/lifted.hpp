@@ -15,7 +15,9 @@ class Lifted : Lowering {
       if (trace::is_store(n.op)) stored_[n.ref] = true;
     for (int i = 0; i < static_cast<int>(p.refs.size()); i++)
       if (p.refs[i].place == Place::carried) begin(i);
-    write_down(0, p.size());
+    const auto body = [&] { write_down(0, p.size()); };
+    if (const RefInfo* r = limiting()) b.when(b.compare(3, step_index, last_chunk(limit(*r)), "i1"), body);
+    else body();
     b.label.clear();
     for (int i = 0; i < static_cast<int>(p.refs.size()); i++)
       if (p.refs[i].final >= 0) finish(i);
@@ -91,7 +93,7 @@ class Lifted : Lowering {
       }
       case Place::words: {
         const Window& w = words_window(r, delay);
-        return column_of_row(load(w.value, zeros(4), {1, x.chunk}, r.element, 4), x.chunk, r.element);
+        return column_of_row(load(w.value, words_index(r, w), {1, r.rows}, r.element, static_cast<int>(w.block.size())), r.rows, r.element);
       }
       case Place::per_head: {
         const Window& w = per_head_window(r);
@@ -110,6 +112,7 @@ class Lifted : Lowering {
     if (r.place == Place::edge_rows) return {&edge_window(r), {b.index(0), b.index(0), edge_lane(r, column)}};
     const At at = r.place == Place::tokens ? tokens_window(r, column, r.cols, delay) : row_window(r, column, r.cols, {r.rows}, {{}}, delay);
     std::vector<int> index = zeros(at.window->block.size());
+    if (r.first_row) index[index.size() - 2] = b.index(r.first_row);
     index.back() = b.index(at.lane);
     return {at.window, index};
   }
@@ -150,6 +153,17 @@ class Lifted : Lowering {
     v = slice(v, {0, 0}, {r.rows, H}, r.element);
     store(w.value, zeros(w.block.size()), v, {r.rows, H}, r.element);
   }
+  std::vector<int> words_index(const RefInfo& r, const Window& w) {
+    std::vector<int> index = zeros(w.block.size());
+    index.back() = b.index(r.first_row);
+    return index;
+  }
+  void write_word_row(const RefInfo& r, int v) {  // [1, n, 1] -> [1, n]
+    v = broadcast(reshape(v, {r.rows, 1}, r.element), {r.rows, 128}, r.element);
+    v = slice(transpose(v, {1, 0}, {128, r.rows}, r.element), {0, 0}, {1, r.rows}, r.element);
+    const Window& w = words_window(r, 0);
+    store(w.value, words_index(r, w), v, {1, r.rows}, r.element);
+  }
   int column_of_row(int v, int n, Element e) {  // [1, n] -> [1, n, 1]
     v = transpose(broadcast(v, {8, n}, e), {1, 0}, {n, 8}, e);
     return reshape(slice(v, {0, 0}, {n, 1}, e), {1, n, 1}, e);
@@ -167,6 +181,7 @@ class Lifted : Lowering {
           store(window->value, index, reshape(slice(v, {h, 0, 0}, {1, r.rows, r.cols}, r.element), one, r.element), one, r.element);
         }
         break;
+      case Place::words: write_word_row(r, v); break;
       case Place::chunk_state: store(chunk_state_window(r, 0).value, zeros(5), v, all, r.element); break;
       case Place::sequence: store(sequence_window(r).value, zeros(4), v, all, r.element); break;
       default: throw Error(text(p.name, ": ", r.name, " cannot be written"));
@@ -282,6 +297,10 @@ class Lifted : Lowering {
       case Op::load: {
         const RefInfo& r = p.refs[q.ref];
         if (r.place == Place::scalars) return scalar(r, 0);
+        if (r.place == Place::limit) {
+          const int first = b.op("arith.muli", {chunk_at(0), b.i32(x.chunk)}, "", "i32");
+          return b.op("arith.subi", {limit(r), first}, "overflowFlags = #arith.overflow<none>", "i32");
+        }
         if (r.place == Place::carried) return load(carried(q.ref), zeros(3), shape, r.element, 3);
         return read(r, 0);
       }

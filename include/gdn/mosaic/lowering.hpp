@@ -132,6 +132,7 @@ class Lowering {
     return window(r.array, {1, x.chunk, width}, {{Index::batch}, {Index::chunk}, {}}, delay, r.use);
   }
   const Window& words_window(const RefInfo& r, int delay) {
+    if (p.arrays[r.array].logical.size() == 2) return window(r.array, {1, 1, x.chunk}, {{Index::batch}, {}, {Index::chunk}}, delay, r.use);
     return window(r.array, {1, 1, 1, x.chunk}, {{Index::batch}, {Index::chunk}, {}, {}}, delay, r.use);
   }
   const Window& per_head_window(const RefInfo& r) { return window(r.array, {1, p.arrays[r.array].logical[0]}, {{}, {}}, 0, r.use); }
@@ -156,11 +157,13 @@ class Lowering {
       case Place::tokens:
         if (x.chunk == 1) return {shape[0], shape[1], 1, row_width(array)};
         return {shape[0], by_chunks(array) ? shape[1] * shape[2] : shape[1], row_width(array)};
-      case Place::words: return {shape[0], x.chunks(), 1, x.chunk};
+      case Place::words:
+        if (shape.size() == 2) return {shape[0], 1, shape[1]};
+        return {shape[0], x.chunks(), 1, x.chunk};
       case Place::weights: return {shape[0], rest_of(array, 1)};
       case Place::per_head: return {1, shape[0]};
       case Place::edge_rows: return {shape[0], shape[1], rest_of(array, 2)};
-      case Place::scalars: return {rest_of(array, 0)};
+      case Place::scalars: case Place::limit: return {rest_of(array, 0)};
       default: return Shape(shape.begin(), shape.end());
     }
   }
@@ -206,13 +209,25 @@ class Lowering {
   int most_delay() const { return s.heads == Schedule::Heads::lifted ? 0 : *std::max_element(s.delay.begin(), s.delay.end()); }
   // Entry c + offset of the row's scalars.
   int scalar(const RefInfo& r, int delay) { return scalar_at(r, b.op("arith.addi", {chunk_at(delay), b.i32(r.offset)}, "", "i32")); }
+  // Tokens of this row of the batch that are worked on, and the last chunk with one of them.
+  int limit(const RefInfo& r) { return scalar_of(r, batch_index); }
+  int last_chunk(int limit) {
+    const int last = b.op("arith.maxsi", {b.op("arith.subi", {limit, b.i32(1)}, "", "i32"), b.i32(0)}, "", "i32");
+    return b.op("arith.divsi", {last, b.i32(x.chunk)}, "", "i32");
+  }
+  const RefInfo* limiting() const {
+    const auto at = std::find_if(p.refs.begin(), p.refs.end(), [](const RefInfo& r) { return r.place == Place::limit; });
+    return at == p.refs.end() ? nullptr : &*at;
+  }
   int scalar_at(const RefInfo& r, int entry) {
+    const int row = b.op("arith.muli", {batch_index, b.i32(rest_of(r.array, 1))}, "", "i32");
+    return scalar_of(r, b.op("arith.addi", {row, entry}, "", "i32"));
+  }
+  int scalar_of(const RefInfo& r, int index) {
     auto [at, fresh] = prefetched_.try_emplace(r.array, 0);
     if (fresh) at->second = b.value("%p" + number(static_cast<long>(prefetched_.size() - 1)),
                                     memref_type({rest_of(r.array, 0)}, Element::i32, "smem"));
-    int i = b.op("arith.muli", {batch_index, b.i32(rest_of(r.array, 1))}, "", "i32");
-    i = b.op("arith.addi", {i, entry}, "", "i32");
-    return b.op("memref.load", {at->second, b.as_index(i)}, "", "i32");
+    return b.op("memref.load", {at->second, b.as_index(index)}, "", "i32");
   }
 
   // What the plan of a store_rows says in this row of the batch.
@@ -356,6 +371,7 @@ class Lowering {
     m.name = p.name;
     m.vmem_limit_bytes = s.vmem_limit_bytes;
     m.prefetched = static_cast<int>(prefetched_.size());
+    m.limited = limiting() != nullptr;
     std::string arguments = "%b: i32, %g: i32, %t: i32", types = "i32, i32, i32", prefetch_arguments, prefetch_types;
     std::vector<std::pair<int, int>> scalars(prefetched_.begin(), prefetched_.end());
     std::sort(scalars.begin(), scalars.end(), [](auto& u, auto& v) { return u.second < v.second; });
@@ -419,6 +435,18 @@ class Lowering {
       if (i.kind == Index::batch) v = "%b";
       if (i.kind == Index::chunk) {
         v = "%t";
+        if (const RefInfo* r = limiting()) {
+          const int scalars = prefetched_.at(r->array);
+          body += pad + "%row = \"" + op + "arith.index_cast\"(%b) : (i32) -> index\n";
+          body += pad + "%limit = \"" + op + "memref.load\"(" + b.name(scalars) + ", %row) : (" + b.type(scalars) + ", index) -> i32\n";
+          constant("%one", 1);
+          constant("%tokens", x.chunk);
+          binary("%before", "arith.subi", "%limit", "%one");
+          binary("%last_token", "arith.maxsi", "%before", "%zero");
+          binary("%last", "arith.divsi", "%last_token", "%tokens");
+          binary("%visited", "arith.minsi", v, "%last");
+          v = "%visited";
+        }
         if (w.delay) {
           constant("%delay", w.delay);
           binary("%back", "arith.subi", v, "%delay");

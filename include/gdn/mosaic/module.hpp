@@ -20,6 +20,7 @@ struct Module {
   std::vector<Argument> inputs;  // operands of the kernel, scalar prefetch first; an array with several windows stands there several times
   std::vector<Argument> outputs;
   int prefetched = 0;
+  bool limited = false;                   // a limit among the scalars: outputs behind its chunk are not written
   std::string marked;                     // the module's functions, with the Builder's marks
   std::string schedule;                   // as placed
   std::int64_t vmem_limit_bytes = 0;
