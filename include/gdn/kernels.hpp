@@ -2,6 +2,7 @@
 #pragma once
 #include "gdn/calls/documents_apart.hpp"
 #include "gdn/calls/forward.hpp"
+#include "gdn/calls/gated_norm.hpp"
 #include "gdn/calls/inverse.hpp"
 #include "gdn/calls/parts.hpp"
 #include "gdn/calls/recurrent.hpp"

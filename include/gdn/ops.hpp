@@ -239,6 +239,11 @@ template <TileLike A> auto sum_cols(const A& a) {
   using M = typename A::machine;
   return Tile<M, f32, typename A::rows, One>{M::sum_cols(a)};
 }
+// Column sums, in the same order over the rows.
+template <TileLike A> auto sum_rows(const A& a) {
+  using M = typename A::machine;
+  return Tile<M, f32, One, typename A::cols>{M::sum_rows(a)};
+}
 // Inclusive prefix sums of a column by doubling, for s = 1, 2, 4, ..: x_i <- x_i + (i >= s ? x_(i-s) : +0).
 template <class M, class R> Column<M, f32, R> cumsum(const Column<M, f32, R>& x) { return {M::cumsum(x)}; }
 // The same within runs of equal ids: the addend is +0 also where id_(i-s) differs from id_i.

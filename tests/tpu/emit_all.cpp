@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gdn/calls/forward.hpp"
+#include "gdn/calls/gated_norm.hpp"
 #include "gdn/calls/inverse.hpp"
 #include "gdn/calls/parts.hpp"
 #include "gdn/calls/recurrent.hpp"
@@ -206,6 +207,16 @@ template <class Act> void parts(Writer& w) {
   }
 }
 
+template <class Act> void norms(Writer& w, const std::string& what, const Sizes& n, const Schedule& s) {
+  const auto rows = [&] { return shaped<const Act>({n.B, n.T, n.Hv, 128}); };
+  const auto results = [&] { return shaped<Act>({n.B, n.T, n.Hv, 128}); };
+  const auto weights = shaped<const f32>({128});
+  w.write(type_name<Act>, what, s, [&](auto& m) { gated_norm(m, GatedNormArrays<Act>{rows(), rows(), weights, results()}); });
+  w.write(type_name<Act>, what, s, [&](auto& m) {
+    gated_norm_backward(m, GatedNormBackwardArrays<Act>{rows(), rows(), rows(), weights, results(), results(), shaped<f32>({n.B, n.Hv, 128})});
+  });
+}
+
 // Rows up to a limit, at the widths of a large model; without one where all blocks are whole; with the limit that a partial block brings.
 template <class Act, int W, int Wide> void rows(Writer& w, const std::string& what, std::int64_t n, bool limited, bool exact = false) {
   const auto limit = limited ? shaped<const i32>({1}) : View<const i32, 1>();
@@ -265,6 +276,8 @@ int main(int argc, char** argv) try {
   by_tokens<f32>(w);
   parts<bf16>(w);
   parts<f32>(w);
+  norms<bf16>(w, "full_size", {.T = 16384, .Hv = 64}, Schedule::lifted(8));
+  norms<f32>(w, "ragged", {.T = 150, .B = 2}, Schedule::lifted());
   rows<bf16, 1024, 4096>(w, "limit", 225280, true);
   rows<bf16, 1024, 4096>(w, "", 225280, false);
   rows<bf16, 256, 256>(w, "ragged", 700, false, true);

@@ -236,6 +236,12 @@ class Machine {
     for (int i = 0; i < A::rows::size; i++) out.data()[i] = 0.f + out.data()[i];
     return out;
   }
+  template <class A> static handle sum_rows(const A& a) {
+    handle out = handle::fresh(1, A::cols::size);
+    cpu::column_sums(A::rows::size, A::cols::size, a.h.data(), a.h.pitch(), out.data());
+    for (int j = 0; j < A::cols::size; j++) out.data()[j] = 0.f + out.data()[j];
+    return out;
+  }
   template <class A> static handle cumsum(const A& a) { return summed(a.h, nullptr); }
   template <class J, class A> static handle cumsum_within(const J& id, const A& a) {
     return summed(a.h, reinterpret_cast<const std::int32_t*>(id.h.data()));
@@ -525,7 +531,7 @@ inline Machine::Steps Machine::steps_of(const RefInfo& r) const {
 inline Machine::Window Machine::window(int ref, const Position& at) const {
   const RefInfo& r = refs_[static_cast<std::size_t>(ref)];
   const Steps& s = steps_[static_cast<std::size_t>(ref)];
-  const int head = r.domain == Domain::value_head ? at.key_head * extent.ratio() + at.part : at.key_head;
+  const int head = r.domain == Domain::value_head ? at.key_head * extent.ratio() + at.part : r.domain == Domain::key_head ? at.key_head : 0;
   return {&arrays_[static_cast<std::size_t>(r.array)], s.offset + at.batch * s.batch + at.chunk * s.chunk + head * s.head, s.row, s.column,
           s.ends_with_row ? std::clamp(extent.tokens - at.chunk * extent.chunk - r.first_row, 0, r.rows) : r.rows};
 }

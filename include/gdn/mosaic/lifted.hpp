@@ -329,6 +329,11 @@ class Lifted : Lowering {
         for (int j : q.in) in.push_back(lift(j, H));
         return concat(in, 1, shape, q.element);
       }
+      case Op::sum_rows: {
+        const int sums = b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, q.cols}, Element::f32, 0)},
+                              "kind = #vector.kind<add>, reduction_dims = array<i64: 1>", vector_type({H, q.cols}, Element::f32));
+        return reshape(sums, shape, q.element);
+      }
       case Op::sum_cols: {
         const int sums = b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, q.rows}, Element::f32, 0)},
                               "kind = #vector.kind<add>, reduction_dims = array<i64: 2>", vector_type({H, q.rows}, Element::f32));

@@ -73,7 +73,7 @@ class Lowering {
   std::map<int, int> prefetched_;  // array -> value
 
   int blocks() const { return x.value_heads / s.heads_per_step; }
-  int heads_in_step(Domain d) const { return d == Domain::value_head ? s.heads_per_step : s.heads_per_step / x.ratio(); }
+  int heads_in_step(Domain d) const { return d == Domain::value_head ? s.heads_per_step : d == Domain::key_head ? s.heads_per_step / x.ratio() : 1; }
   int heads_of(Domain d) const { return d == Domain::value_head ? x.value_heads : x.key_heads; }
   // Columns of a token's row, over all heads and parts; arrays by chunks, [B, N, C, ..], have one dim more before it.
   int row_width(int array) const { return rest_of(array, by_chunks(array) ? 3 : 2); }
@@ -92,7 +92,7 @@ class Lowering {
   // The window and lane where columns [column, column + n) of the step's part of a row lie.
   At row_window(const RefInfo& r, int column, int n, Shape leading, std::vector<Index> index, int delay) {
     const int width = r.place == Place::weights ? rest_of(r.array, 1) : row_width(r.array);
-    if (blocks() == 1) {
+    if (blocks() == 1 || r.domain < Domain::key_head) {
       leading.push_back(width);
       index.push_back({});
       return {&window(r.array, leading, index, delay, r.use), r.first_column + column};

@@ -1,0 +1,142 @@
+// The gated RMSNorm of a layer's output (Qwen3-Next's RMSNormGated): y = RMSNorm(x) w silu(z) per head, and its gradients.
+#pragma once
+#include "gdn/calls/parts.hpp"
+#include "gdn/kernels/gated_norm.hpp"
+
+namespace gdn {
+
+template <class Act> struct GatedNormArrays {
+  View<const Act, 4> x, z;  // [B, T, H, W]
+  View<const f32, 1> w;     // [W], the same for all heads
+  View<Act, 4> y;           // [B, T, H, W]; may be x or z itself
+};
+template <class Act> struct GatedNormBackwardArrays {
+  View<const Act, 4> x, z, dy;  // [B, T, H, W]
+  View<const f32, 1> w;         // [W]
+  View<Act, 4> dx, dz;          // [B, T, H, W]
+  View<f32, 3> dw;              // [B, H, W]: sums over the tokens of a row; sum_heads makes the gradient of w of them
+};
+
+namespace detail {
+
+template <class M, class C, class W> Ref<M, f32, C, W> bind_rows(Binding<M>& b, const char* name, const auto& v, Use use) {
+  return b.template ref<f32, C, W>(b.array(name, use, v), Place::tokens, use, Domain::value_head);
+}
+template <class W, class M> Ref<M, f32, One, W> bind_shared_weights(Binding<M>& b, const View<const f32, 1>& w) {
+  return b.template ref<f32, One, W>(b.array("w", Use::in, View<const f32, 2>(w.data, {1, w.shape[0]}, {0, w.strides[0]})), Place::weights, Use::in, Domain::token);
+}
+
+template <int Tokens, int Width, class Act> struct GatedNormCall {
+  using C = Chunk<Tokens>;
+  using W = Lane<Width>;
+  const char* name;
+  const GatedNormArrays<Act>& x;
+  Extent extent;
+  f32 epsilon;
+  DocumentPlan plan;
+
+  template <class M> struct Refs {
+    GatedNormRefs<M, C, W> norm;
+    DocumentRefs<M, C> documents;
+  };
+  template <class M> Refs<M> bind(M& m) const {
+    Binding<M> b{m};
+    Refs<M> r;
+    r.norm.x = bind_rows<M, C, W>(b, "x", x.x, Use::in);
+    r.norm.z = bind_rows<M, C, W>(b, "z", x.z, Use::in);
+    r.norm.w = bind_shared_weights<W>(b, x.w);
+    r.norm.y = bind_rows<M, C, W>(b, "y", x.y, Use::out);
+    r.documents = bind_documents<M, C>(b, plan);
+    return r;
+  }
+  template <class M> void head(M&, const Refs<M>& r) const {
+    with_documents(r.documents, true, [&](const auto& documents) { gated_norm_head(documents, r.norm, epsilon); });
+  }
+};
+
+template <int Tokens, int Width, class Act> struct GatedNormBackwardCall {
+  using C = Chunk<Tokens>;
+  using W = Lane<Width>;
+  const char* name;
+  const GatedNormBackwardArrays<Act>& x;
+  Extent extent;
+  f32 epsilon;
+  DocumentPlan plan;
+
+  template <class M> struct Refs {
+    GatedNormBackwardRefs<M, C, W> norm;
+    DocumentRefs<M, C> documents;
+  };
+  template <class M> Refs<M> bind(M& m) const {
+    Binding<M> b{m};
+    Refs<M> r;
+    r.norm.x = bind_rows<M, C, W>(b, "x", x.x, Use::in);
+    r.norm.z = bind_rows<M, C, W>(b, "z", x.z, Use::in);
+    r.norm.dy = bind_rows<M, C, W>(b, "dy", x.dy, Use::in);
+    r.norm.w = bind_shared_weights<W>(b, x.w);
+    r.norm.dx = bind_rows<M, C, W>(b, "dx", x.dx, Use::out);
+    r.norm.dz = bind_rows<M, C, W>(b, "dz", x.dz, Use::out);
+    const View<f32, 4> dw(x.dw.data, {x.dw.shape[0], x.dw.shape[1], 1, Width}, {x.dw.strides[0], x.dw.strides[1], 0, x.dw.strides[2]});
+    const auto sums = b.template ref<f32, One, W>(b.array("dw", Use::out, dw), Place::sequence, Use::out, Domain::value_head);
+    r.norm.dw = b.template carried<One, W>("dw_so_far", Domain::value_head, -1, sums.id);
+    r.documents = bind_documents<M, C>(b, plan);
+    return r;
+  }
+  template <class M> void head(M&, const Refs<M>& r) const {
+    with_documents(r.documents, true, [&](const auto& documents) { gated_norm_backward_head(documents, r.norm, epsilon); });
+  }
+};
+
+template <int W, class Act> void check_gated_norm(const char* call, const auto& x, std::initializer_list<std::pair<const char*, View<const Act, 4>>> rows) {
+  for (const auto& [name, v] : rows) checks::given(call, name, static_cast<bool>(v));
+  checks::given(call, "w", static_cast<bool>(x.w));
+  const auto& n = x.x.shape;
+  for (const auto& [name, v] : rows) checks::shape(call, name, v, {n[0], n[1], n[2], W});
+  checks::shape(call, "w", x.w, {W});
+}
+
+}  // namespace detail
+
+// y = x rsqrt(mean x^2 + epsilon) w silu(z), row by row.
+template <int W = 128, int C = 64, class Machine, class Act>
+void gated_norm(Machine& machine, const GatedNormArrays<Act>& x, f32 epsilon = 1e-6f) {
+  constexpr const char* call = "gated_norm";
+  detail::check_gated_norm<W, Act>(call, x, {{"x", x.x}, {"z", x.z}, {"y", x.y}});
+  checks::no_overlap(call, std::array{checks::span_of("x", x.x, false), checks::span_of("z", x.z, false), checks::span_of("w", x.w, false),
+                                      checks::span_of("y", x.y, true)}, [](auto, std::string_view i) { return i != "w"; });
+  if (count(x.x.shape) == 0) return;
+  const Extent extent = detail::part_extent(x.x.shape[0], x.x.shape[1], C, x.x.shape[2]);
+  machine.run(detail::GatedNormCall<C, W, Act>{call, x, extent, epsilon, detail::part_plan({}, extent, 0, false)});
+}
+// The gradients of gated_norm from dy. Sums of dw are taken chunk by chunk of C tokens, so C is part of their order.
+template <int W = 128, int C = 64, class Machine, class Act>
+void gated_norm_backward(Machine& machine, const GatedNormBackwardArrays<Act>& x, f32 epsilon = 1e-6f) {
+  constexpr const char* call = "gated_norm_backward";
+  detail::check_gated_norm<W, Act>(call, x, {{"x", x.x}, {"z", x.z}, {"dy", x.dy}, {"dx", x.dx}, {"dz", x.dz}});
+  checks::given(call, "dw", static_cast<bool>(x.dw));
+  checks::shape(call, "dw", x.dw, {x.x.shape[0], x.x.shape[2], W});
+  checks::no_overlap(call, std::array{checks::span_of("x", x.x, false), checks::span_of("z", x.z, false), checks::span_of("dy", x.dy, false),
+                                      checks::span_of("w", x.w, false), checks::span_of("dx", x.dx, true), checks::span_of("dz", x.dz, true),
+                                      checks::span_of("dw", x.dw, true)}, [](auto, auto) { return false; });
+  if (count(x.x.shape) == 0) {
+    for (std::int64_t b = 0; b < x.dw.shape[0]; b++)
+      for (std::int64_t h = 0; h < x.dw.shape[1]; h++)
+        for (int i = 0; i < W; i++) x.dw.data[b * x.dw.strides[0] + h * x.dw.strides[1] + i * x.dw.strides[2]] = 0;
+    return;
+  }
+  const Extent extent = detail::part_extent(x.x.shape[0], x.x.shape[1], C, x.x.shape[2]);
+  machine.run(detail::GatedNormBackwardCall<C, W, Act>{call, x, extent, epsilon, detail::part_plan({}, extent, 0, false)});
+}
+
+// Gradients of what all heads share, from one sum per row of a batch and head: +0, then rows ascending, and the heads of a row ascending.
+inline void sum_heads(const View<const f32, 3>& sums, const View<f32, 1>& gradient) {
+  checks::shape("sum_heads", "gradient", gradient, {sums.shape[2]});
+  for (std::int64_t i = 0; i < sums.shape[2]; i++) {
+    f32 total = 0;
+    for (std::int64_t b = 0; b < sums.shape[0]; b++)
+      for (std::int64_t h = 0; h < sums.shape[1]; h++) total += sums.data[b * sums.strides[0] + h * sums.strides[1] + i * sums.strides[2]];
+    gradient.data[i * gradient.strides[0]] = total;
+  }
+}
+
+}  // namespace gdn
