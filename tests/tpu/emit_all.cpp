@@ -276,7 +276,7 @@ int main(int argc, char** argv) try {
   by_tokens<f32>(w);
   parts<bf16>(w);
   parts<f32>(w);
-  norms<bf16>(w, "full_size", {.T = 16384, .Hv = 64}, Schedule::lifted(8));
+  norms<bf16>(w, "full_size", {.T = 16384, .Hv = 64}, Schedule::lifted(32));
   norms<f32>(w, "ragged", {.T = 150, .B = 2}, Schedule::lifted());
   rows<bf16, 1024, 4096>(w, "limit", 225280, true);
   rows<bf16, 1024, 4096>(w, "", 225280, false);

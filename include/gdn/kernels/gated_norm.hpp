@@ -1,7 +1,7 @@
 // The gated RMSNorm behind the gated delta rule (Qwen3-Next), per head, in f32 with one rounding at the store:
 //   y = (x inv) w silu(z)      inv = rsqrt(sum x^2 / W + epsilon)
 // and its gradients, with n = x inv, s = sigmoid(z), a = z s, t = dy a:
-//   dx = inv (u - n (sum u n / W)),  u = t w      dz = (dy (n w)) (s + a (1 - s))      dw = sum over tokens and heads of t n
+//   dx = inv (t w - n sum (t n) (w / W))      dz = (dy (n w)) (s + a (1 - s))      dw = sum over tokens and heads of t n
 //   dw is kept as one sum per row of the batch and head: chunk by chunk ascending, each chunk's own sum (sum_rows) added to those before.
 #pragma once
 #include "gdn/kernels/documents.hpp"
@@ -39,10 +39,10 @@ template <class D, class M, class C, class W> void gated_norm_backward_head(cons
   auto s = sigmoid(z);
   store(r.dz, map([](auto dy, auto n, auto w, auto z, auto s) { return dy * (n * w) * (s + z * s * (1.f - s)); }, dy, n, w, z, s));
   auto t = map([](auto dy, auto z, auto s) { return dy * (z * s); }, dy, z, s);
-  store(r.dw, load(r.dw) + sum_rows(t * n));
-  auto u = t * w;
-  auto along = sum_cols(u * n) * (1.f / W::size);
-  store(r.dx, map([](auto inverse, auto u, auto n, auto along) { return inverse * (u - n * along); }, inverse, u, n, along));
+  auto tn = t * n;
+  store(r.dw, load(r.dw) + sum_rows(tn));
+  auto along = sum_cols(tn * (w * (1.f / W::size)));
+  store(r.dx, map([](auto inverse, auto t, auto w, auto n, auto along) { return inverse * (t * w - n * along); }, inverse, t, w, n, along));
 }
 
 }  // namespace gdn
