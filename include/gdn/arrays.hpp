@@ -23,9 +23,19 @@ enum class Place {
   scalars,      // [B, entries], scalar memory; entry c + offset
   limit,        // [B], scalar memory: the tokens of a row that are worked on; read as those from the chunk's first one on. Chunks behind the
                 // one that holds the last of them (chunk 0, if there are none) are not visited: outputs stay what they are there
+  turns,        // [N, Turn::entries], scalar memory: the chunks belong to sequences. `tokens` begin at the row that the chunk's entry names,
+                // and `sequence` and `edge_rows` are pools of slots, of which it names one to read and one to write
   carried,      // lives from one chunk to the next in scratch, [rows, W] per head
 };
 enum class Use { in, out };
+
+// What a chunk is to its sequence, in an array of `turns`.
+struct Turn {
+  enum Entry { row, rows, from, to, flags, entries };  // first token and tokens of the chunk, slot to read and slot to write
+  static constexpr std::int32_t begins = 1, reads = 2, keeps = 4;
+  // A carried ref starts anew with a chunk that begins, from slot `from` if it reads and from zeros if not. Where a chunk keeps, its value
+  // goes to slot `to`. Chunks that do neither name a slot that stays what it is.
+};
 
 struct RefInfo {
   std::string name;
@@ -38,6 +48,7 @@ struct RefInfo {
   int first_column = 0;   // of head 0 in a row of the array
   int first_row = 0;      // tokens, words: rows of the window before those of the ref
   int offset = 0;         // scalars: entry of chunk 0
+  int per_chunk = 0;      // plans of store_rows: entries from one chunk's plan to the next; 0: one plan for all
   int initial = -1;       // carried: the ref it starts from, or -1 for zeros
   int final = -1;         // carried: the ref that takes its last value, or -1
 };
@@ -48,11 +59,13 @@ struct ArrayInfo {
   Use use;
   Element element;
   std::vector<int> logical;
+  int updates = -1;  // an output: the input whose memory it is, changed in place
 };
 // How often a body runs: rows of a batch, tokens and chunks of a row, heads.
 struct Extent {
   int batch = 1, tokens = 0, chunk = 64, key_heads = 1, value_heads = 1;
-  int chunks() const { return (tokens + chunk - 1) / chunk; }
+  int turns = 0;  // chunks, where they belong to sequences
+  int chunks() const { return turns ? turns : (tokens + chunk - 1) / chunk; }
   int ratio() const { return value_heads / key_heads; }
 };
 

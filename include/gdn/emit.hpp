@@ -13,8 +13,15 @@ class Emit {
 
   template <class Call> void run(const Call& call) { module = mosaic::lower(traced(call).program, schedule_); }
   template <class F> void check_data(F) const {}
-  void check_repeats(std::int64_t n) const {
-    require(n == 1, "emit: ", n, " documents with states of their own are as many kernels; expected one, or ids in one row");
+  void check_kernels(std::int64_t n, const char* what) const {
+    require(n <= 1, "emit: ", n, " ", what, " are as many kernels; expected one");
+  }
+  // A kernel's windows are whole chunks of the array.
+  static void check_turns(const char* call, const std::vector<i32>& turns, int C) {
+    for (std::size_t c = 0; c * Turn::entries < turns.size(); c++) {
+      const i32 row = turns[c * Turn::entries + Turn::row];
+      require(row % C == 0, call, ": chunk ", c, " starts at token ", row, "; expected a multiple of ", C, " in a TPU kernel");
+    }
   }
 
   // The per-head program behind the kernel, and the arrays it was traced on.

@@ -13,6 +13,7 @@
 #include "gdn/calls/parts.hpp"
 #include "gdn/calls/recurrent.hpp"
 #include "gdn/calls/rows.hpp"
+#include "gdn/calls/sequences.hpp"
 #include "gdn/emit.hpp"
 
 using namespace gdn;
@@ -174,6 +175,34 @@ template <class Act> void by_tokens(Writer& w) {
   w.write(type_name<Act>, "", Schedule::lifted(), [&](auto& m) { layer_decode(m, layer_arrays<Head128, Act>(one, {.states = true}, true), {.key_heads = one.Hk}); });
 }
 
+// Chunks and tokens of sequences over pools of states.
+template <class Act> void sequences(Writer& w) {
+  constexpr int slots = 9;
+  const Sizes n{.T = 320};
+  auto pools = [&](auto x) {
+    x.initial = shaped<const f32>({slots, n.Hv, 128, 128}), x.final = shaped<f32>({slots, n.Hv, 128, 128});
+    if constexpr (requires { x.conv_initial; }) {
+      const std::int64_t D = x.qkv.shape[2];
+      x.conv_initial = shaped<const Act>({slots, 3, D}), x.conv_final = shaped<Act>({slots, 3, D});
+    }
+    return x;
+  };
+  const CoreArrays<Act> core = pools(core_arrays<Head128, Act>(n, nothing, true));
+  const LayerArrays<Act> layer = pools(layer_arrays<Head128, Act>(n, nothing, true));
+  const std::vector<i32> starts{0, 128, 192, 320}, lengths{70, 64, 100}, slots_of{4, 0, 7}, context{9, 0, 0}, snapshots{5, 0, 0, 6, 0};
+  const Sequences chunks{.starts = starts, .lengths = lengths, .slots = slots_of, .context = context, .snapshots = snapshots};
+  for (const Schedule& s : {Schedule::lifted(), Schedule::paired(), Schedule::skewed()}) {
+    w.write(type_name<Act>, "", s, [&](auto& m) { forward_sequences(m, core, chunks); });
+    w.write(type_name<Act>, "", s, [&](auto& m) { layer_forward_sequences(m, layer, chunks, {.key_heads = n.Hk}); });
+  }
+  const std::vector<i32> tokens{0, 1, 2, 3}, one_each{4, 2, 7}, windows{0, 3, 5, 6};
+  const Sequences singles{.starts = tokens, .slots = one_each, .context = context}, speculative{.starts = windows, .slots = slots_of, .context = context};
+  w.write(type_name<Act>, "", Schedule::lifted(), [&](auto& m) { decode_sequences(m, core, singles); });
+  w.write(type_name<Act>, "", Schedule::lifted(), [&](auto& m) { layer_decode_sequences(m, layer, singles, {.key_heads = n.Hk}); });
+  w.write(type_name<Act>, "windows", Schedule::lifted(), [&](auto& m) { decode_sequences(m, core, speculative); });
+  w.write(type_name<Act>, "windows", Schedule::lifted(), [&](auto& m) { layer_decode_sequences(m, layer, speculative, {.key_heads = n.Hk}); });
+}
+
 template <class Act> void parts(Writer& w) {
   for (bool whole : {true, false}) {
     const Sizes n{.T = whole ? 192 : 150};
@@ -274,6 +303,8 @@ int main(int argc, char** argv) try {
   shapes(w);
   by_tokens<bf16>(w);
   by_tokens<f32>(w);
+  sequences<bf16>(w);
+  sequences<f32>(w);
   parts<bf16>(w);
   parts<f32>(w);
   norms<bf16>(w, "full_size", {.T = 16384, .Hv = 64}, Schedule::lifted(32));

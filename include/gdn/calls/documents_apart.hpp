@@ -1,96 +1,60 @@
 // Documents of a row with a state of their own: each runs as a sequence by itself, from its initial to its final state, with the
 // bits of a call on it alone. cu [n + 1] are cumulative lengths: document i is tokens cu[i] .. cu[i + 1] - 1; empty ones pass states on.
 // B is 1; states are [n, ..]; chunks are counted document by document, N = sum of ceil(length / C).
+// TPU kernels read whole chunks: there, documents must start at multiples of C.
 #pragma once
-#include "gdn/calls/forward.hpp"
+#include "gdn/calls/turns.hpp"
 
 namespace gdn {
 
 namespace detail {
 
-template <class T, int Rank> View<T, Rank> slice(View<T, Rank> v, int dim, std::int64_t from, std::int64_t n) {
-  if (!v) return v;
-  v.data += from * v.strides[dim];
-  v.shape[dim] = n;
-  return v;
-}
-inline std::int64_t check_lengths(const char* call, std::span<const i32> cu, std::int64_t batch, std::int64_t tokens) {
-  require(batch == 1, call, ": ", batch, " rows with cumulative lengths; expected 1");
+inline std::vector<Sequence> documents_of(const char* call, std::span<const i32> cu, const Sizes<2>& rows, bool initial, bool final) {
+  require(rows[0] == 1, call, ": ", rows[0], " rows with cumulative lengths; expected 1");
   require(!cu.empty() && cu.front() == 0, call, ": cumulative lengths start at ", cu.empty() ? -1 : cu.front(), "; expected 0");
   for (std::size_t i = 1; i < cu.size(); i++)
     require(cu[i] >= cu[i - 1], call, ": cu[", i, "] is ", cu[i], "; expected at least cu[", i - 1, "] = ", cu[i - 1]);
-  require(cu.back() == tokens, call, ": cumulative lengths end at ", cu.back(), "; expected the ", tokens, " tokens");
-  return static_cast<std::int64_t>(cu.size()) - 1;
-}
-// f(document, first token, tokens, first chunk, chunks)
-template <class F> void each_document(std::span<const i32> cu, int C, F f) {
-  std::int64_t chunk = 0;
-  for (std::size_t i = 0; i + 1 < cu.size(); i++) {
-    const std::int64_t n = cu[i + 1] - cu[i], chunks = (n + C - 1) / C;
-    f(static_cast<std::int64_t>(i), static_cast<std::int64_t>(cu[i]), n, chunk, chunks);
-    chunk += chunks;
+  require(cu.back() == rows[1], call, ": cumulative lengths end at ", cu.back(), "; expected the ", rows[1], " tokens");
+  std::vector<Sequence> all;
+  for (i32 i = 0; static_cast<std::size_t>(i) + 1 < cu.size(); i++) {
+    const auto at = static_cast<std::size_t>(i);
+    all.push_back({cu[at], cu[at + 1] - cu[at], initial ? i : -1, final ? i : -1, {}});
   }
+  return all;
 }
-inline std::int64_t chunks_of(std::span<const i32> cu, int C) {
-  std::int64_t n = 0;
-  each_document(cu, C, [&](auto, auto, auto, auto, std::int64_t chunks) { n += chunks; });
-  return n;
-}
-inline void check_chunks(const char* call, std::span<const i32> cu, int C, const Residuals& r) {
-  const std::int64_t n = chunks_of(cu, C);
-  require(!r.t_inv || r.t_inv.shape[1] == n, call, ": t_inv has ", r.t_inv.shape[1], " chunks; expected ", n);
-  require(!r.chunk_states || r.chunk_states.shape[1] == n, call, ": chunk_states has ", r.chunk_states.shape[1], " chunks; expected ", n);
-}
-template <class T> void check_states(const char* call, const char* name, const View<T, 4>& v, std::int64_t documents) {
-  require(!v || v.shape[0] == documents, call, ": ", name, " has ", v.shape[0], " states; expected one of each of the ", documents, " documents");
+template <class T, int Rank> void pass_on(const View<const T, Rank>& from, const View<T, Rank>& to, const std::vector<Sequence>& all) {
+  auto one = [](auto v, std::int64_t i) {
+    if (v) v.data += i * v.strides[0], v.shape[0] = 1;
+    return v;
+  };
+  for (std::size_t i = 0; i < all.size(); i++)
+    if (all[i].tokens == 0) pass_on(one(from, static_cast<std::int64_t>(i)), one(to, static_cast<std::int64_t>(i)));
 }
 
 }  // namespace detail
 
 template <class G = Head128, class Machine, class Act>
 void forward_documents(Machine& machine, const CoreArrays<Act>& x, std::span<const i32> cu, const CoreOptions& options = {}) {
-  using detail::slice;
   const char* call = "forward_documents";
   checks::given(call, "k", static_cast<bool>(x.k));
-  const std::int64_t documents = detail::check_lengths(call, cu, x.k.shape[0], x.k.shape[1]);
   require(!x.ids, call, ": ids are given too; expected cumulative lengths alone");
-  detail::check_states(call, "initial", x.initial, documents);
-  detail::check_states(call, "final", x.final, documents);
-  detail::check_chunks(call, cu, G::chunk::size, x.residuals);
-  machine.check_repeats(documents);
-  detail::each_document(cu, G::chunk::size, [&](std::int64_t i, std::int64_t from, std::int64_t n, std::int64_t chunk, std::int64_t chunks) {
-    CoreArrays<Act> one{slice(x.q, 1, from, n), slice(x.k, 1, from, n), slice(x.v, 1, from, n), slice(x.g, 1, from, n),
-                        slice(x.beta, 1, from, n), slice(x.initial, 0, i, 1), {}, slice(x.out, 1, from, n), slice(x.final, 0, i, 1),
-                        slice(x.residual, 1, from, n), {slice(x.residuals.t_inv, 1, chunk, chunks), slice(x.residuals.chunk_states, 1, chunk, chunks)}};
-    detail::core<G, true>(call, machine, one, options);
-  });
+  const auto all = detail::documents_of(call, cu, {x.k.shape[0], x.k.shape[1]}, static_cast<bool>(x.initial), static_cast<bool>(x.final));
+  detail::check_core<G, true>(call, x, detail::Counts{static_cast<std::int64_t>(all.size()), detail::chunks_of(all, G::chunk::size)});
+  machine.check_data([&] { checks::no_growth(call, x.g); });
+  detail::pass_on(x.initial, x.final, all);
+  detail::run_chunks<G>(call, machine, x, options, all);
 }
 
 template <class G = Head128, class Machine, class Act>
 void layer_forward_documents(Machine& machine, const LayerArrays<Act>& x, std::span<const i32> cu, const LayerOptions& options) {
-  using detail::slice;
   const char* call = "layer_forward_documents";
   checks::given(call, "qkv", static_cast<bool>(x.qkv));
-  const std::int64_t documents = detail::check_lengths(call, cu, x.qkv.shape[0], x.qkv.shape[1]);
   require(!x.ids, call, ": ids are given too; expected cumulative lengths alone");
-  detail::check_states(call, "initial", x.initial, documents);
-  detail::check_states(call, "final", x.final, documents);
-  detail::check_chunks(call, cu, G::chunk::size, x.residuals);
-  machine.check_repeats(documents);
-  detail::each_document(cu, G::chunk::size, [&](std::int64_t i, std::int64_t from, std::int64_t n, std::int64_t chunk, std::int64_t chunks) {
-    LayerArrays<Act> one = x;
-    one.qkv = slice(x.qkv, 1, from, n);
-    one.a = slice(x.a, 1, from, n);
-    one.b = slice(x.b, 1, from, n);
-    one.conv_initial = slice(x.conv_initial, 0, i, 1);
-    one.conv_final = slice(x.conv_final, 0, i, 1);
-    one.initial = slice(x.initial, 0, i, 1);
-    one.final = slice(x.final, 0, i, 1);
-    one.out = slice(x.out, 1, from, n);
-    one.residual = slice(x.residual, 1, from, n);
-    one.residuals = {slice(x.residuals.t_inv, 1, chunk, chunks), slice(x.residuals.chunk_states, 1, chunk, chunks)};
-    detail::layer<G, true>(call, machine, one, options);
-  });
+  const auto all = detail::documents_of(call, cu, {x.qkv.shape[0], x.qkv.shape[1]}, x.initial || x.conv_initial, x.final || x.conv_final);
+  detail::check_layer<G, true>(call, x, options, detail::Counts{static_cast<std::int64_t>(all.size()), detail::chunks_of(all, G::chunk::size)});
+  detail::pass_on(x.initial, x.final, all);
+  detail::pass_on(x.conv_initial, x.conv_final, all);
+  detail::run_chunks<G>(call, machine, x, options, all);
 }
 
 }  // namespace gdn

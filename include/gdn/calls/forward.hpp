@@ -74,13 +74,25 @@ template <class Act> inline constexpr Precision precision_of = std::is_same_v<Ac
 // Declares the arrays of a call on a machine. An absent view declares nothing.
 template <class M> struct Binding {
   M& m;
+  bool in_place = false;  // last states go where the first ones were read
   template <class T, int Rank> int array(std::string name, Use use, const View<T, Rank>& v) { return v ? m.array(any_view(std::move(name), use, v)) : -1; }
+  // The array that takes the last states, which were read from `initial`.
+  template <class T, int Rank> int last_states(std::string name, const View<T, Rank>& v, int initial) {
+    if (!v) return -1;
+    AnyView a = any_view(std::move(name), Use::out, v);
+    if (in_place) a.info.updates = initial;
+    return m.array(std::move(a));
+  }
   template <class T, class R, class C>
   Ref<M, T, R, C> ref(int array, Place place, Use use, Domain domain, int first_column = 0, int offset = 0, int first_row = 0) {
     if (array < 0) return {};
     const ArrayInfo& a = m.info(array);
     return m.template declare<T, R, C>({.name = a.name, .place = place, .use = use, .element = a.element, .domain = domain, .array = array,
                                         .first_column = first_column, .first_row = first_row, .offset = offset});
+  }
+  Ref<M, i32, One, One> plan(int array, int per_chunk) {
+    return m.template declare<i32, One, One>({.name = m.info(array).name, .place = Place::scalars, .use = Use::in, .element = Element::i32,
+                                              .domain = Domain::token, .array = array, .per_chunk = per_chunk});
   }
   template <class R, class C> Ref<M, f32, R, C> carried(std::string name, Domain domain, int initial = -1, int final = -1) {
     return m.template declare<f32, R, C>({.name = std::move(name), .place = Place::carried, .use = Use::in, .element = Element::f32,
@@ -94,8 +106,9 @@ ForwardRefs<M, C, K, V> bind_forward(Binding<M>& b, const View<Act, 4>& out, con
                                      const View<Act, 4>& residual, const Residuals& r) {
   ForwardRefs<M, C, K, V> x;
   x.out = b.template ref<f32, C, V>(b.array("out", Use::out, out), Place::tokens, Use::out, Domain::value_head);
-  const auto from = b.template ref<f32, K, V>(b.array("initial_state", Use::in, initial), Place::sequence, Use::in, Domain::value_head);
-  const auto to = b.template ref<f32, K, V>(b.array("final_state", Use::out, final), Place::sequence, Use::out, Domain::value_head);
+  const int before = b.array("initial_state", Use::in, initial), after = b.last_states("final_state", final, before);
+  const auto from = b.template ref<f32, K, V>(before, Place::sequence, Use::in, Domain::value_head);
+  const auto to = b.template ref<f32, K, V>(after, Place::sequence, Use::out, Domain::value_head);
   x.state = b.template carried<K, V>("state", Domain::value_head, from.id, to.id);
   x.t_inv = b.template ref<f32, C, C>(b.array("t_inv", Use::out, r.t_inv), Place::tokens, Use::out, Domain::value_head);
   x.chunk_states = b.template ref<f32, K, V>(b.array("chunk_states", Use::out, r.chunk_states), Place::chunk_state, Use::out, Domain::value_head);
@@ -106,7 +119,17 @@ template <class M, class C> struct DocumentRefs {
   Ref<M, i32, C, One> word;
   Ref<M, i32, One, One> before, last;
 };
+// Slots of a pool that no sequence names stay what they are, so the pool's own memory is updated.
+template <class Arrays> bool in_place(const std::vector<i32>& turns, const Arrays& x) {
+  return !turns.empty() && x.initial && x.final && static_cast<const void*>(x.initial.data) == x.final.data;
+}
+template <class M> void bind_turns(Binding<M>& b, const std::vector<i32>& turns) {
+  if (turns.empty()) return;
+  const View<const i32, 2> table = view(turns.data(), {static_cast<std::int64_t>(turns.size()) / Turn::entries, Turn::entries});
+  b.template ref<i32, One, One>(b.array("turns", Use::in, table), Place::turns, Use::in, Domain::token);
+}
 template <class M, class C> DocumentRefs<M, C> bind_documents(Binding<M>& b, const DocumentPlan& p) {
+  bind_turns(b, p.turns);
   if (p.word.empty()) return {};
   const View<const i32, 3> word = view(p.word.data(), {p.batch, p.chunks, p.chunk});
   const View<const i32, 2> boundary = view(p.boundary.data(), {p.batch, p.chunks + 1});
@@ -146,7 +169,7 @@ template <class G, bool Outputs, class Act> struct CoreCall {
     DocumentRefs<M, C> documents;
   };
   template <class M> Refs<M> bind(M& m) const {
-    Binding<M> b{m};
+    Binding<M> b{m, in_place(plan.turns, x)};
     Refs<M> r;
     r.core = bind_core<Outputs, C, K, V>(b, x);
     r.documents = bind_documents<M, C>(b, plan);
@@ -154,7 +177,7 @@ template <class G, bool Outputs, class Act> struct CoreCall {
     return r;
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
-    with_documents(r.documents, extent.tokens % extent.chunk != 0,
+    with_documents(r.documents, extent.turns || extent.tokens % extent.chunk != 0,
                    [&](const auto& documents) { core_forward_head<P, Outputs>(m, documents, r.core, options); });
   }
 };
@@ -188,11 +211,11 @@ template <class G, bool Outputs, class Act> struct LayerCall {
     DocumentRefs<M, C> documents;
   };
   template <class M> Refs<M> bind(M& m) const {
-    Binding<M> b{m};
+    Binding<M> b{m, in_place(plan.turns, x)};
     Refs<M> r;
     const int qkv = b.array("qkv", Use::in, x.qkv), weights = b.array("conv_weights", Use::in, x.conv_weights);
     const int bias = bind_bias(b, x.conv_bias);
-    const int from = b.array("conv_initial", Use::in, x.conv_initial), to = b.array("conv_final", Use::out, x.conv_final);
+    const int from = b.array("conv_initial", Use::in, x.conv_initial), to = b.last_states("conv_final", x.conv_final, from);
     auto conv = [&]<class W>(ConvRefs<M, C, W, T>& c, const char* tail, Domain domain, int column) {
       using Edge = typename ConvRefs<M, C, W, T>::Edge;
       c.x = b.template ref<f32, C, W>(qkv, Place::tokens, Use::in, domain, column);
@@ -208,15 +231,15 @@ template <class G, bool Outputs, class Act> struct LayerCall {
     conv(r.layer.v, "v_tail", Domain::value_head, 2 * key_columns);
     bind_gates<C>(b, x, r.layer);
     if (x.conv_final) {
-      const View<const i32, 2> edge = view(plan.edge.data(), {extent.batch, T::size});
-      r.layer.edge_plan = b.template ref<i32, One, One>(b.array("conv_plan", Use::in, edge), Place::scalars, Use::in, Domain::token);
+      const View<const i32, 2> edge = view(plan.edge.data(), {extent.batch, static_cast<std::int64_t>(plan.edge.size()) / extent.batch});
+      r.layer.edge_plan = b.plan(b.array("conv_plan", Use::in, edge), plan.turns.empty() ? 0 : T::size);
     }
     r.documents = bind_documents<M, C>(b, plan);
     r.layer.forward = bind_forward<M, C, K, V>(b, x.out, x.initial, x.final, x.residual, x.residuals);
     return r;
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
-    with_documents(r.documents, extent.tokens % extent.chunk != 0,
+    with_documents(r.documents, extent.turns || extent.tokens % extent.chunk != 0,
                    [&](const auto& documents) { layer_forward_head<P, Outputs>(m, documents, r.layer, options); });
   }
 };
@@ -240,16 +263,21 @@ template <class T, int Rank> void pass_on(const View<const T, Rank>& from, const
   }
 }
 
+// How many states and chunks a call has, where these are not those of its rows.
+struct Counts {
+  std::int64_t states, chunks;
+};
 template <class G, class Act>
-void check_residuals(const char* call, const View<Act, 4>& residual, const Residuals& r, std::int64_t B, std::int64_t T, std::int64_t H) {
+void check_residuals(const char* call, const View<Act, 4>& residual, const Residuals& r, std::int64_t B, std::int64_t T, std::int64_t H,
+                     const std::optional<Counts>& counts) {
   constexpr int C = G::chunk::size, K = G::key::size, V = G::value::size;
-  const std::int64_t N = (T + C - 1) / C;
+  const std::int64_t N = counts ? counts->chunks : (T + C - 1) / C;
   checks::optional_shape(call, "t_inv", r.t_inv, {B, N, C, H, C});
   checks::optional_shape(call, "chunk_states", r.chunk_states, {B, N, H, K, V});
   checks::optional_shape(call, "residual", residual, {B, T, H, V});
 }
 
-template <class G, bool Outputs, class Act> void check_core(const char* call, const CoreArrays<Act>& x) {
+template <class G, bool Outputs, class Act> void check_core(const char* call, const CoreArrays<Act>& x, const std::optional<Counts>& counts = {}) {
   constexpr int K = G::key::size, V = G::value::size;
   checks::given(call, "k", static_cast<bool>(x.k));
   checks::given(call, "v", static_cast<bool>(x.v));
@@ -258,7 +286,7 @@ template <class G, bool Outputs, class Act> void check_core(const char* call, co
     checks::given(call, "q", static_cast<bool>(x.q));
     checks::given(call, "out", static_cast<bool>(x.out));
   }
-  const std::int64_t B = x.k.shape[0], T = x.k.shape[1], Hk = x.k.shape[2], H = x.v.shape[2];
+  const std::int64_t B = x.k.shape[0], T = x.k.shape[1], Hk = x.k.shape[2], H = x.v.shape[2], states = counts ? counts->states : B;
   check_heads(call, Hk, H);
   checks::shape(call, "k", x.k, {B, T, Hk, K});
   checks::shape(call, "v", x.v, {B, T, H, V});
@@ -269,9 +297,9 @@ template <class G, bool Outputs, class Act> void check_core(const char* call, co
   checks::optional_shape(call, "g", x.g, {B, T, H});
   checks::shape(call, "beta", x.beta, {B, T, H});
   checks::optional_shape(call, "ids", x.ids, {B, T});
-  checks::optional_shape(call, "initial", x.initial, {B, H, K, V});
-  checks::optional_shape(call, "final", x.final, {B, H, K, V});
-  check_residuals<G>(call, x.residual, x.residuals, B, T, H);
+  checks::optional_shape(call, "initial", x.initial, {states, H, K, V});
+  checks::optional_shape(call, "final", x.final, {states, H, K, V});
+  check_residuals<G>(call, x.residual, x.residuals, B, T, H, counts);
   checks::no_overlap(call, std::array{checks::span_of("q", x.q, false), checks::span_of("k", x.k, false), checks::span_of("v", x.v, false),
                                       checks::span_of("g", x.g, false), checks::span_of("beta", x.beta, false),
                                       checks::span_of("ids", x.ids, false),
@@ -297,7 +325,8 @@ void core(const char* call, Machine& machine, const CoreArrays<Act>& x, const Co
   machine.run(c);
 }
 
-template <class G, bool Outputs, class Act> void check_layer(const char* call, const LayerArrays<Act>& x, const LayerOptions& o) {
+template <class G, bool Outputs, class Act>
+void check_layer(const char* call, const LayerArrays<Act>& x, const LayerOptions& o, const std::optional<Counts>& counts = {}) {
   constexpr int K = G::key::size, V = G::value::size, W = G::taps::size;
   checks::given(call, "qkv", static_cast<bool>(x.qkv));
   checks::given(call, "b", static_cast<bool>(x.b));
@@ -308,6 +337,7 @@ template <class G, bool Outputs, class Act> void check_layer(const char* call, c
   if constexpr (Outputs) checks::given(call, "out", static_cast<bool>(x.out));
   require(o.key_heads > 0, call, ": options.key_heads is ", o.key_heads, "; expected the number of key heads");
   const std::int64_t B = x.qkv.shape[0], T = x.qkv.shape[1], Hk = o.key_heads, H = x.a.shape[2], D = 2 * Hk * K + H * V;
+  const std::int64_t states = counts ? counts->states : B;
   check_heads(call, Hk, H);
   checks::shape(call, "qkv", x.qkv, {B, T, D});
   checks::shape(call, "a", x.a, {B, T, H});
@@ -316,13 +346,13 @@ template <class G, bool Outputs, class Act> void check_layer(const char* call, c
   checks::optional_shape(call, "conv_bias", x.conv_bias, {D});
   checks::shape(call, "A_log", x.A_log, {H});
   checks::shape(call, "dt_bias", x.dt_bias, {H});
-  checks::optional_shape(call, "conv_initial", x.conv_initial, {B, W - 1, D});
-  checks::optional_shape(call, "conv_final", x.conv_final, {B, W - 1, D});
+  checks::optional_shape(call, "conv_initial", x.conv_initial, {states, W - 1, D});
+  checks::optional_shape(call, "conv_final", x.conv_final, {states, W - 1, D});
   checks::optional_shape(call, "ids", x.ids, {B, T});
-  checks::optional_shape(call, "initial", x.initial, {B, H, K, V});
-  checks::optional_shape(call, "final", x.final, {B, H, K, V});
+  checks::optional_shape(call, "initial", x.initial, {states, H, K, V});
+  checks::optional_shape(call, "final", x.final, {states, H, K, V});
   if constexpr (Outputs) checks::shape(call, "out", x.out, {B, T, H, V});
-  check_residuals<G>(call, x.residual, x.residuals, B, T, H);
+  check_residuals<G>(call, x.residual, x.residuals, B, T, H, counts);
   checks::no_overlap(call, std::array{checks::span_of("qkv", x.qkv, false), checks::span_of("a", x.a, false), checks::span_of("b", x.b, false),
                                       checks::span_of("conv_weights", x.conv_weights, false), checks::span_of("conv_bias", x.conv_bias, false),
                                       checks::span_of("A_log", x.A_log, false), checks::span_of("dt_bias", x.dt_bias, false),

@@ -27,11 +27,28 @@ inline std::vector<i32> token_words(const View<const i32, 2>& ids, int batch, in
 // The state of a row is carried from token to token; a single token moves it from one array to the other.
 template <class K, class V, class M>
 TokenState<M, K, V> bind_token_state(Binding<M>& b, const View<const f32, 4>& initial, const View<f32, 4>& final, bool single) {
-  const auto from = b.template ref<f32, K, V>(b.array("initial_state", Use::in, initial), Place::sequence, Use::in, Domain::value_head);
-  const auto to = b.template ref<f32, K, V>(b.array("final_state", Use::out, final), Place::sequence, Use::out, Domain::value_head);
+  const int before = b.array("initial_state", Use::in, initial), after = b.last_states("final_state", final, before);
+  const auto from = b.template ref<f32, K, V>(before, Place::sequence, Use::in, Domain::value_head);
+  const auto to = b.template ref<f32, K, V>(after, Place::sequence, Use::out, Domain::value_head);
   if (single) return {from, to};
   const auto state = b.template carried<K, V>("state", Domain::value_head, from.id, to.id);
   return {state, state};
+}
+// What the tokens of a call are to their rows or sequences.
+struct TokenPlan {
+  std::vector<i32> words;  // [B, T] of TokenWord; empty: all are valid and none begins
+  std::vector<i32> turns;  // [T, Turn::entries] of sequences (calls/sequences.hpp), or empty
+  bool single = false;     // every token moves a state from one array to the other; otherwise states are carried
+};
+template <class M> Ref<M, i32, One, One> bind_token_plan(Binding<M>& b, const TokenPlan& p, const Extent& extent) {
+  bind_turns(b, p.turns);
+  if (p.words.empty()) return {};
+  const View<const i32, 2> word = view(p.words.data(), {extent.batch, extent.chunks()});
+  return b.template ref<i32, One, One>(b.array("documents", Use::in, word), Place::scalars, Use::in, Domain::token);
+}
+template <class M, class F> void with_token(const Ref<M, i32, One, One>& word, F f) {
+  if (word) f(TokenDocument<M>{{}, load(word)});
+  else f(OneDocument{});
 }
 
 template <class G, class Act> struct RecurrentCall {
@@ -41,7 +58,7 @@ template <class G, class Act> struct RecurrentCall {
   const CoreArrays<Act>& x;
   Extent extent;
   QueryOptions options;
-  std::vector<i32> words;  // empty: one document
+  TokenPlan plan;
 
   template <class M> struct Refs {
     CoreRefs<M, One, K, V> core;
@@ -49,27 +66,22 @@ template <class G, class Act> struct RecurrentCall {
     Ref<M, i32, One, One> word;
   };
   template <class M> Refs<M> bind(M& m) const {
-    Binding<M> b{m};
+    Binding<M> b{m, in_place(plan.turns, x)};
     Refs<M> r;
     r.core = bind_core<true, One, K, V>(b, x);
-    if (!words.empty()) {
-      const View<const i32, 2> word = view(words.data(), {extent.batch, extent.tokens});
-      r.word = b.template ref<i32, One, One>(b.array("documents", Use::in, word), Place::scalars, Use::in, Domain::token);
-    }
+    r.word = bind_token_plan(b, plan, extent);
     r.core.forward.out = b.template ref<f32, One, V>(b.array("out", Use::out, x.out), Place::tokens, Use::out, Domain::value_head);
-    r.state = bind_token_state<K, V>(b, x.initial, x.final, extent.tokens == 1 && x.initial && x.final);
+    r.state = bind_token_state<K, V>(b, x.initial, x.final, plan.single);
     return r;
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
-    auto run = [&](const auto& document) {
+    with_token(r.word, [&](const auto& document) {
       token_head(document, core_inputs<Precision::f32, true>(m, document, r.core, options), r.state, r.core.forward.out);
-    };
-    if (r.word) run(TokenDocument<M>{{}, load(r.word)});
-    else run(OneDocument{});
+    });
   }
 };
 
-template <class G, class Act> struct LayerDecodeCall {
+template <class G, class Act> struct LayerTokensCall {
   using K = typename G::key;
   using V = typename G::value;
   using T = typename G::taps;
@@ -77,35 +89,41 @@ template <class G, class Act> struct LayerDecodeCall {
   const LayerArrays<Act>& x;
   Extent extent;
   QueryOptions options;
+  TokenPlan plan;
 
   template <class M> struct Refs {
     TokenLayerRefs<M, K, V, T> layer;
     TokenState<M, K, V> state;
     Ref<M, f32, One, V> out;
+    Ref<M, i32, One, One> word;
   };
   template <class M> Refs<M> bind(M& m) const {
-    Binding<M> b{m};
+    Binding<M> b{m, in_place(plan.turns, x)};
     Refs<M> r;
     const int qkv = b.array("qkv", Use::in, x.qkv), weights = b.array("conv_weights", Use::in, x.conv_weights), bias = bind_bias(b, x.conv_bias);
-    const int before = b.array("conv_initial", Use::in, x.conv_initial), after = b.array("conv_final", Use::out, x.conv_final);
-    auto conv = [&]<class W>(TokenConvRefs<M, W, T>& c, Domain domain, int column) {
+    const int before = b.array("conv_initial", Use::in, x.conv_initial), after = b.last_states("conv_final", x.conv_final, before);
+    auto conv = [&]<class W>(TokenConvRefs<M, W, T>& c, const char* tail, Domain domain, int column) {
       using Edge = typename TokenConvRefs<M, W, T>::Edge;
       c.x = b.template ref<f32, One, W>(qkv, Place::tokens, Use::in, domain, column);
       c.weights = b.template ref<f32, T, W>(weights, Place::weights, Use::in, domain, column);
       c.bias = b.template ref<f32, One, W>(bias, Place::weights, Use::in, domain, column);
       c.before = b.template ref<f32, Edge, W>(before, Place::edge_rows, Use::in, domain, column);
       c.after = b.template ref<f32, Edge, W>(after, Place::edge_rows, Use::out, domain, column);
+      if (!plan.single) c.before = c.after = b.template carried<Edge, W>(tail, domain, c.before.id, c.after.id);
     };
     const int key_columns = extent.key_heads * K::size;
-    conv(r.layer.q, Domain::key_head, 0);
-    conv(r.layer.k, Domain::key_head, key_columns);
-    conv(r.layer.v, Domain::value_head, 2 * key_columns);
+    conv(r.layer.q, "q_tail", Domain::key_head, 0);
+    conv(r.layer.k, "k_tail", Domain::key_head, key_columns);
+    conv(r.layer.v, "v_tail", Domain::value_head, 2 * key_columns);
     bind_gates<One>(b, x, r.layer);
     r.out = b.template ref<f32, One, V>(b.array("out", Use::out, x.out), Place::tokens, Use::out, Domain::value_head);
-    r.state = bind_token_state<K, V>(b, x.initial, x.final, true);
+    r.word = bind_token_plan(b, plan, extent);
+    r.state = bind_token_state<K, V>(b, x.initial, x.final, plan.single);
     return r;
   }
-  template <class M> void head(M& m, const Refs<M>& r) const { token_head(OneDocument{}, token_inputs(m, r.layer, options), r.state, r.out); }
+  template <class M> void head(M& m, const Refs<M>& r) const {
+    with_token(r.word, [&](const auto& document) { token_head(document, token_inputs(m, document, r.layer, options), r.state, r.out); });
+  }
 };
 
 template <class Act> void no_residuals(const char* call, const View<Act, 4>& residual, const Residuals& r) {
@@ -125,7 +143,8 @@ void recurrent(const char* call, Machine& machine, const CoreArrays<Act>& x, con
   if (T == 0 || B == 0) return pass_on(x.initial, x.final);
   RecurrentCall<G, Act> c{call, x, {static_cast<int>(B), static_cast<int>(T), 1, static_cast<int>(Hk), static_cast<int>(H)},
                           query_options(o.scale, o.use_qk_norm, G::key::size), {}};
-  if (x.ids) c.words = token_words(x.ids, c.extent.batch, c.extent.tokens, static_cast<bool>(x.initial));
+  c.plan.single = T == 1 && x.initial && x.final;
+  if (x.ids) c.plan.words = token_words(x.ids, c.extent.batch, c.extent.tokens, static_cast<bool>(x.initial));
   machine.run(c);
 }
 
@@ -158,8 +177,8 @@ void layer_decode(Machine& machine, const LayerArrays<Act>& x, const LayerOption
   detail::check_single(call, x.qkv.shape[1], static_cast<bool>(x.ids));
   const std::int64_t B = x.qkv.shape[0];
   if (B == 0) return;
-  machine.run(detail::LayerDecodeCall<G, Act>{call, x, {static_cast<int>(B), 1, 1, o.key_heads, static_cast<int>(x.a.shape[2])},
-                                              detail::query_options(o.scale, o.use_qk_norm, G::key::size)});
+  machine.run(detail::LayerTokensCall<G, Act>{call, x, {static_cast<int>(B), 1, 1, o.key_heads, static_cast<int>(x.a.shape[2])},
+                                              detail::query_options(o.scale, o.use_qk_norm, G::key::size), {.words = {}, .turns = {}, .single = true}});
 }
 
 }  // namespace gdn

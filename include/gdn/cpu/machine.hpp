@@ -112,6 +112,8 @@ class Machine {
     r.rows = R::size;
     r.cols = C::size;
     steps_.push_back(steps_of(r));
+    carries_ |= r.place == Place::carried;
+    if (r.place == Place::turns) turns_ = static_cast<const i32*>(arrays_[static_cast<std::size_t>(r.array)].data);
     refs_.push_back(std::move(r));
     return {this, static_cast<int>(refs_.size()) - 1};
   }
@@ -122,6 +124,18 @@ class Machine {
       if (r.place == Place::limit) n = std::min(n, std::max(limit(r, batch) - 1, 0) / extent.chunk + 1);
     return n;
   }
+
+  bool carries() const { return carries_; }
+  // Where pieces of a row begin that share nothing: sequences, chunks if nothing is carried, or the row as it is; and its end.
+  std::vector<int> pieces() const {
+    std::vector<int> starts;
+    for (int c = 0; c < extent.chunks(); c++)
+      if (c == 0 || !carries_ || (turns_ && is(Turn::begins, c))) starts.push_back(c);
+    starts.push_back(extent.chunks());
+    return starts;
+  }
+  bool begins(int chunk) const { return chunk == 0 || (turns_ && is(Turn::begins, chunk)); }
+  bool ends(int chunk, int chunks) const { return turns_ ? is(Turn::keeps, chunk) : chunk + 1 == chunks; }
 
   // ---- stages and sharing
   template <class F> auto stage(int, F f) { return f(); }
@@ -383,6 +397,7 @@ class Machine {
   struct Steps {
     std::int64_t offset = 0, batch = 0, chunk = 0, head = 0, row = 0, column = 1;
     bool ends_with_row = false;  // the last window may reach beyond the array
+    bool pool = false;           // the window is a slot's where there are turns
   };
   Steps steps_of(const RefInfo& r) const;
   Window window(int ref, const Position& at) const;
@@ -393,9 +408,14 @@ class Machine {
     return static_cast<const i32*>(a.data)[batch * a.strides[0]];
   }
 
+  bool is(std::int32_t flag, int chunk) const { return turn(Turn::flags, chunk) & flag; }
+  std::int32_t turn(Turn::Entry entry, int chunk) const { return turns_[chunk * Turn::entries + entry]; }
+
   std::vector<AnyView> arrays_;
   std::vector<RefInfo> refs_;
   std::vector<Steps> steps_;  // of refs_
+  const std::int32_t* turns_ = nullptr;
+  bool carries_ = false;
 };
 
 // Where a thread is. The kernel body asks for "its" head and chunk only.
@@ -429,16 +449,15 @@ template <class Body> void for_every_head(Machine& m, int threads, Body body) {
   const Extent& x = m.extent;
   const int ratio = x.ratio();
   const auto& refs = m.refs();
-  const bool any_carried = std::any_of(refs.begin(), refs.end(), [](const RefInfo& r) { return r.place == Place::carried; });
-  const int pieces = any_carried ? 1 : x.chunks();  // chunks that share nothing are work of their own
+  const std::vector<int> starts = m.pieces();
+  const long pieces = static_cast<long>(starts.size()) - 1;
   parallel_for(static_cast<long>(x.batch) * x.key_heads * pieces, threads, [&](long item) {
     Work at;
-    const int piece = static_cast<int>(item % pieces);
+    const auto piece = static_cast<std::size_t>(item % pieces);
     item /= pieces;
     at.batch = static_cast<int>(item / x.key_heads);
     at.key_head = static_cast<int>(item % x.key_heads);
-    const int chunks = m.chunks_visited(at.batch);
-    if (any_carried) at.carried.resize(refs.size() * static_cast<std::size_t>(ratio));
+    if (m.carries()) at.carried.resize(refs.size() * static_cast<std::size_t>(ratio));
     Work* outer = std::exchange(position(), &at);
     struct Restore {
       Work* p;
@@ -452,14 +471,15 @@ template <class Body> void for_every_head(Machine& m, int threads, Body body) {
             f(refs[r], at.carried[r * static_cast<std::size_t>(ratio) + static_cast<std::size_t>(part)]);
           }
     };
-    for_carried([&](const RefInfo& r, Handle& h) { h = m.initial(r); });
-    const int end = any_carried ? chunks : std::min(chunks, piece + 1);
-    for (at.chunk = piece; at.chunk < end; at.chunk++)
+    const int chunks = m.chunks_visited(at.batch), end = std::min(chunks, starts[piece + 1]);
+    for (at.chunk = starts[piece]; at.chunk < end; at.chunk++) {
+      if (m.begins(at.chunk)) for_carried([&](const RefInfo& r, Handle& h) { h = m.initial(r); });
       for (at.part = 0; at.part < ratio; at.part++) {
         at.next_shared = 0;
         body(m);
       }
-    for_carried([&](const RefInfo& r, Handle& h) { m.finish(r, h); });
+      if (m.ends(at.chunk, chunks)) for_carried([&](const RefInfo& r, Handle& h) { m.finish(r, h); });
+    }
   });
 }
 
@@ -481,7 +501,8 @@ class Cpu {
     cpu::for_every_head(m, threads_, [&](cpu::Machine& machine) { call.head(machine, refs); });
   }
   template <class F> void check_data(F f) const { f(); }  // what only the values tell
-  void check_repeats(std::int64_t) const {}
+  void check_kernels(std::int64_t, const char*) const {}
+  void check_turns(const char*, const std::vector<i32>&, int) const {}
 
  private:
   int threads_;
@@ -519,10 +540,10 @@ inline Machine::Steps Machine::steps_of(const RefInfo& r) const {
     case Place::weights: heads_of_row(1), w.row = s[0]; break;
     case Place::per_head: w.head = s[0]; break;
     case Place::chunk_state: w.chunk = s[1], w.head = s[2], w.row = s[3]; break;
-    case Place::sequence: w.head = s[1], w.row = s[2]; break;
-    case Place::edge_rows: heads_of_row(2), w.row = s[1]; break;
+    case Place::sequence: w.head = s[1], w.row = s[2], w.pool = true; break;
+    case Place::edge_rows: heads_of_row(2), w.row = s[1], w.pool = true; break;
     case Place::scalars: w.chunk = s[1], w.offset = r.offset * s[1]; break;
-    case Place::limit: case Place::carried: break;
+    case Place::limit: case Place::turns: case Place::carried: break;
   }
   w.offset += r.first_row * w.row;
   if (r.rows == 1) w.row = 0;
@@ -532,8 +553,20 @@ inline Machine::Window Machine::window(int ref, const Position& at) const {
   const RefInfo& r = refs_[static_cast<std::size_t>(ref)];
   const Steps& s = steps_[static_cast<std::size_t>(ref)];
   const int head = r.domain == Domain::value_head ? at.key_head * extent.ratio() + at.part : r.domain == Domain::key_head ? at.key_head : 0;
-  return {&arrays_[static_cast<std::size_t>(r.array)], s.offset + at.batch * s.batch + at.chunk * s.chunk + head * s.head, s.row, s.column,
-          s.ends_with_row ? std::clamp(extent.tokens - at.chunk * extent.chunk - r.first_row, 0, r.rows) : r.rows};
+  std::int64_t offset = s.offset + at.batch * s.batch + head * s.head;
+  int rows = r.rows;
+  if (!turns_) {
+    offset += at.chunk * s.chunk;
+    if (s.ends_with_row) rows = std::clamp(extent.tokens - at.chunk * extent.chunk - r.first_row, 0, r.rows);
+  } else if (s.pool) {
+    offset += turn(r.use == Use::in ? Turn::from : Turn::to, at.chunk) * s.batch;
+  } else if (s.ends_with_row) {
+    offset += turn(Turn::row, at.chunk) * (s.chunk / extent.chunk);
+    rows = std::min(r.rows, turn(Turn::rows, at.chunk));
+  } else {
+    offset += at.chunk * s.chunk;
+  }
+  return {&arrays_[static_cast<std::size_t>(r.array)], offset, s.row, s.column, rows};
 }
 // The window of this head and chunk; the one that will be asked for next is fetched while dots are computed.
 inline Machine::Window Machine::next_window(int ref) const {
@@ -552,7 +585,7 @@ inline Machine::Window Machine::next_window(int ref) const {
 }
 inline i32 Machine::scalar(const RefInfo& r, int entry) const {
   const AnyView& a = arrays_[static_cast<std::size_t>(r.array)];
-  return static_cast<const i32*>(a.data)[position()->batch * a.strides[0] + entry * a.strides[1]];
+  return static_cast<const i32*>(a.data)[position()->batch * a.strides[0] + (position()->chunk * r.per_chunk + entry) * a.strides[1]];
 }
 namespace detail {
 template <class T> void copy_in(const T* p, std::int64_t row, std::int64_t column, int rows, int columns, float* to, long pitch) {
@@ -631,7 +664,7 @@ inline void Machine::store_rows(int ref, const Handle& history, int plan) const 
 inline Handle Machine::initial(const RefInfo& r) const {
   Handle h = Handle::fresh(r.rows, r.cols);
   fill(h, 0.f);
-  if (r.initial < 0) return h;
+  if (r.initial < 0 || (turns_ && !is(Turn::reads, position()->chunk))) return h;
   const Handle from = load(r.initial);
   for (int i = 0; i < from.rows(); i++)  // fewer rows than carried are the last ones
     std::memcpy(h.data() + (r.rows - from.rows() + i) * h.pitch(), from.data() + i * from.pitch(), sizeof(float) * static_cast<std::size_t>(r.cols));

@@ -53,7 +53,8 @@ void token_head(const D& document, const TokenInputs<M, K, V>& x, const TokenSta
   store(out, token_step(document, x, exp(x.g), state));
 }
 
-// A token before its convolution: `before` are the taps - 1 inputs before it, oldest first, and `after` those before the next one.
+// A token before its convolution: `before` are the taps - 1 inputs before it, oldest first, and `after` those before the next one; one
+// carried ref, or rows of arrays.
 template <class M, class W, class T> struct TokenConvRefs {
   using Edge = Row<T::size - 1>;
   Ref<M, f32, One, W> x;
@@ -67,19 +68,19 @@ template <class M, class K, class V, class T> struct TokenLayerRefs {
   Ref<M, f32, One, One> a, b, A_log, dt_bias;
 };
 
-template <class M, class W, class T> RowVector<M, f32, W> conv_silu(const TokenConvRefs<M, W, T>& r) {
+template <class D, class M, class W, class T> RowVector<M, f32, W> conv_silu(const D& document, const TokenConvRefs<M, W, T>& r) {
   using Edge = typename TokenConvRefs<M, W, T>::Edge;
   const OneDocument one;
   auto x = load(r.x);
-  auto before = load(r.before);
+  auto before = begun(document, load(r.before));
   auto w = load(r.weights);
   auto y = r.bias ? silu_of_short_conv(one, x, before, w, load(r.bias)) : silu_of_short_conv(one, x, before, w);
   store(r.after, retyped<Tile<M, f32, Edge, W>>(rows<1, Edge::size>(concat_rows(before, x))));  // last: it may be `before` itself
   return y;
 }
-template <class M, class K, class V, class T>
-TokenInputs<M, K, V> token_inputs(M& m, const TokenLayerRefs<M, K, V, T>& x, const QueryOptions& options) {
-  return layer_inputs<Precision::f32, true>(m, OneDocument{}, x, options, [](const auto& r) { return conv_silu(r); });
+template <class D, class M, class K, class V, class T>
+TokenInputs<M, K, V> token_inputs(M& m, const D& document, const TokenLayerRefs<M, K, V, T>& x, const QueryOptions& options) {
+  return layer_inputs<Precision::f32, true>(m, OneDocument{}, x, options, [&](const auto& r) { return conv_silu(document, r); });
 }
 
 }  // namespace gdn

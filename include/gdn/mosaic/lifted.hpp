@@ -103,13 +103,13 @@ class Lifted : Lowering {
         return reshape(slice(v, {0, 0}, {H, 1}, r.element), all, r.element);
       }
       case Place::chunk_state: return reshape(load(chunk_state_window(r, delay).value, zeros(5), all, r.element, 5), all, r.element);
-      case Place::sequence: return reshape(load(sequence_window(r).value, zeros(4), all, r.element, 4), all, r.element);
+      case Place::sequence: return reshape(load(sequence_window(r, 0).value, zeros(4), all, r.element, 4), all, r.element);
       default: throw Error(text(p.name, ": ", r.name, " cannot be read as a tile"));
     }
   }
   // The window and index of a head's columns.
   std::pair<const Window*, std::vector<int>> lanes(const RefInfo& r, int column, int delay) {
-    if (r.place == Place::edge_rows) return {&edge_window(r), {b.index(0), b.index(0), edge_lane(r, column)}};
+    if (r.place == Place::edge_rows) return {&edge_window(r, delay), {b.index(0), b.index(0), edge_lane(r, column)}};
     const At at = r.place == Place::tokens ? tokens_window(r, column, r.cols, delay) : row_window(r, column, r.cols, {r.rows}, {{}}, delay);
     std::vector<int> index = zeros(at.window->block.size());
     if (r.first_row) index[index.size() - 2] = b.index(r.first_row);
@@ -183,14 +183,14 @@ class Lifted : Lowering {
         break;
       case Place::words: write_word_row(r, v); break;
       case Place::chunk_state: store(chunk_state_window(r, 0).value, zeros(5), v, all, r.element); break;
-      case Place::sequence: store(sequence_window(r).value, zeros(4), v, all, r.element); break;
+      case Place::sequence: store(sequence_window(r, 0).value, zeros(4), v, all, r.element); break;
       default: throw Error(text(p.name, ": ", r.name, " cannot be written"));
     }
   }
   void begin(int ref) {
     const RefInfo& r = p.refs[ref];
     const Shape all{heads_in_step(r.domain), r.rows, r.cols};
-    b.when(b.compare(0, step_index, b.i32(0), "i1"), [&] {
+    b.when(begins(0, 0), [&] {
       int v = b.splat(all, r.element, 0);
       if (r.initial >= 0) {
         const RefInfo& from = p.refs[r.initial];
@@ -198,6 +198,7 @@ class Lifted : Lowering {
         if (from.element == Element::bf16) v = b.op("arith.extf", {v}, "", vector_type({all[0], from.rows, from.cols}, Element::f32));
         if (from.rows < r.rows)
           v = concat({b.splat({all[0], r.rows - from.rows, r.cols}, r.element, 0), v}, 1, all, r.element);
+        v = read_or_zeros(v, all, r.element, 0);
       }
       store(carried(ref), zeros(3), v, all, r.element);
     });
@@ -206,7 +207,7 @@ class Lifted : Lowering {
     const RefInfo& r = p.refs[ref];
     const RefInfo& to = p.refs[r.final];
     const Shape all{heads_in_step(r.domain), r.rows, r.cols};
-    b.when(b.compare(0, step_index, b.i32(x.chunks() - 1), "i1"), [&] {
+    b.when(ends(0), [&] {
       int v = load(carried(ref), zeros(3), all, r.element, 3);
       if (to.element == Element::bf16) v = b.op("arith.truncf", {v}, "", vector_type(all, Element::bf16));
       write(to, v);
@@ -226,7 +227,7 @@ class Lifted : Lowering {
     const int memory = scratch({H, total, r.cols}, Element::f32);
     b.when(is_planned_chunk(n, 0), [&] {
       store(memory, zeros(3), history, {H, total, r.cols}, Element::f32);
-      const auto plan = planned(n);
+      const auto plan = planned(n, 0);
       for (int h = 0; h < H; h++) {
         auto [window, index] = lanes(r, h * r.cols, 0);
         store(window->value, index, planned_rows(n, plan, memory, b.index(h), r.cols), {r.rows, r.cols}, r.element);

@@ -40,10 +40,11 @@ class Lowering {
 
  protected:
   struct Index {
-    enum Kind { zero, batch, chunk, block } kind = zero;
+    enum Kind { zero, batch, chunk, block, token_block, read_slot, written_slot } kind = zero;
     int scale = 1, offset = 0;  // of block
     auto operator<=>(const Index&) const = default;
   };
+  static bool of_turn(const Index& i) { return i.kind >= Index::token_block; }
   struct Window {
     int array;
     Shape block;
@@ -106,8 +107,10 @@ class Lowering {
     return {&window(r.array, leading, index, delay, r.use), column % w};
   }
   // Rows at the edge of a sequence: one window for all blocks of heads, so that blocks of an output meet in it.
-  const Window& edge_window(const RefInfo& r) {
-    return window(r.array, {1, r.rows, row_width(r.array)}, {{Index::batch}, {}, {}}, 0, r.use);
+  const Window& edge_window(const RefInfo& r, int delay) {
+    require(!turns() || r.use == Use::in || blocks() == 1, "heads_per_step is ", s.heads_per_step, ": a slot of ", p.arrays[r.array].name,
+            " is written at once; take all heads in one step");
+    return window(r.array, {1, r.rows, row_width(r.array)}, {state_index(r), {}, {}}, turns() ? delay : 0, r.use);
   }
   // Lane of column `column` + 128 `blocks_of_lanes` (an i32 value, or -1) of the step's part of such a row.
   int edge_lane(const RefInfo& r, int column, int blocks_of_lanes = -1) {
@@ -122,14 +125,18 @@ class Lowering {
     if (blocks_of_lanes >= 0) lane = b.op("arith.addi", {lane, b.op("arith.muli", {blocks_of_lanes, b.i32(128)}, "", "i32")}, "", "i32");
     return b.as_index(b.op("tpu.assume_multiple", {lane}, "multiple = 128 : i32", "i32"));
   }
+  // Rows of tokens: of the chunk, or of the turn that the chunk is.
+  Index tokens_index(const RefInfo& r) const { return {turns() && !by_chunks(r.array) ? Index::token_block : Index::chunk}; }
+  // The sequence that a state is of, or the slot in a pool of states.
+  Index state_index(const RefInfo& r) const { return {!turns() ? Index::batch : r.use == Use::in ? Index::read_slot : Index::written_slot}; }
   At tokens_window(const RefInfo& r, int column, int n, int delay) {
-    if (x.chunk == 1) return row_window(r, column, n, {1, 1, 1}, {{Index::batch}, {Index::chunk}, {}}, delay);
-    return row_window(r, column, n, {1, x.chunk}, {{Index::batch}, {Index::chunk}}, delay);
+    if (x.chunk == 1) return row_window(r, column, n, {1, 1, 1}, {{Index::batch}, tokens_index(r), {}}, delay);
+    return row_window(r, column, n, {1, x.chunk}, {{Index::batch}, tokens_index(r)}, delay);
   }
   const Window& gates_window(const RefInfo& r, int delay) {
     const int width = row_width(r.array);
-    if (x.chunk == 1) return window(r.array, {1, 1, 1, width}, {{Index::batch}, {Index::chunk}, {}, {}}, delay, r.use);
-    return window(r.array, {1, x.chunk, width}, {{Index::batch}, {Index::chunk}, {}}, delay, r.use);
+    if (x.chunk == 1) return window(r.array, {1, 1, 1, width}, {{Index::batch}, tokens_index(r), {}, {}}, delay, r.use);
+    return window(r.array, {1, x.chunk, width}, {{Index::batch}, tokens_index(r), {}}, delay, r.use);
   }
   const Window& words_window(const RefInfo& r, int delay) {
     if (p.arrays[r.array].logical.size() == 2) return window(r.array, {1, 1, x.chunk}, {{Index::batch}, {}, {Index::chunk}}, delay, r.use);
@@ -139,8 +146,8 @@ class Lowering {
   const Window& chunk_state_window(const RefInfo& r, int delay) {
     return window(r.array, {1, 1, heads_in_step(r.domain), r.rows, r.cols}, {{Index::batch}, {Index::chunk}, {Index::block}, {}, {}}, delay, r.use);
   }
-  const Window& sequence_window(const RefInfo& r) {
-    return window(r.array, {1, heads_in_step(r.domain), r.rows, r.cols}, {{Index::batch}, {Index::block}, {}, {}}, 0, r.use);
+  const Window& sequence_window(const RefInfo& r, int delay) {
+    return window(r.array, {1, heads_in_step(r.domain), r.rows, r.cols}, {state_index(r), {Index::block}, {}, {}}, turns() ? delay : 0, r.use);
   }
   int rest_of(int array, std::size_t from) const {
     int n = 1;
@@ -163,7 +170,7 @@ class Lowering {
       case Place::weights: return {shape[0], rest_of(array, 1)};
       case Place::per_head: return {1, shape[0]};
       case Place::edge_rows: return {shape[0], shape[1], rest_of(array, 2)};
-      case Place::scalars: case Place::limit: return {rest_of(array, 0)};
+      case Place::scalars: case Place::limit: case Place::turns: return {rest_of(array, 0)};
       default: return Shape(shape.begin(), shape.end());
     }
   }
@@ -215,29 +222,53 @@ class Lowering {
     const int last = b.op("arith.maxsi", {b.op("arith.subi", {limit, b.i32(1)}, "", "i32"), b.i32(0)}, "", "i32");
     return b.op("arith.divsi", {last, b.i32(x.chunk)}, "", "i32");
   }
-  const RefInfo* limiting() const {
-    const auto at = std::find_if(p.refs.begin(), p.refs.end(), [](const RefInfo& r) { return r.place == Place::limit; });
+  const RefInfo* limiting() const { return ref_at(Place::limit); }
+  const RefInfo* turns() const { return ref_at(Place::turns); }
+  const RefInfo* ref_at(Place place) const {
+    const auto at = std::find_if(p.refs.begin(), p.refs.end(), [&](const RefInfo& r) { return r.place == place; });
     return at == p.refs.end() ? nullptr : &*at;
+  }
+  // Whether the chunk of a stage with this delay has the flag.
+  int is_turn(std::int32_t flag, int delay) {
+    const int at = b.op("arith.addi", {b.op("arith.muli", {chunk_at(delay), b.i32(Turn::entries)}, "", "i32"), b.i32(Turn::flags)}, "", "i32");
+    return b.compare(1, b.op("arith.andi", {scalar_of(*turns(), at), b.i32(flag)}, "", "i32"), b.i32(0), "i1");
+  }
+  // Whether a carried ref of a stage with this delay starts, or hands its value on, in this step; `step` is the one when rows are not turns.
+  int begins(int step, int delay) { return turns() ? is_turn(Turn::begins, delay) : b.compare(0, step_index, b.i32(step), "i1"); }
+  int ends(int delay) {
+    return turns() ? is_turn(Turn::keeps, delay) : b.compare(0, step_index, b.i32(x.chunks() - 1 + delay), "i1");
+  }
+  // What a carried ref starts from: v, or zeros where a turn reads nothing.
+  int read_or_zeros(int v, const Shape& shape, Element e, int delay) {
+    return turns() ? b.op("arith.select", {is_turn(Turn::reads, delay), v, b.splat(shape, e, 0)}, "", vector_type(shape, e)) : v;
   }
   int scalar_at(const RefInfo& r, int entry) {
     const int row = b.op("arith.muli", {batch_index, b.i32(rest_of(r.array, 1))}, "", "i32");
     return scalar_of(r, b.op("arith.addi", {row, entry}, "", "i32"));
   }
   int scalar_of(const RefInfo& r, int index) {
+    return b.op("memref.load", {prefetched(r), b.as_index(index)}, "", "i32");
+  }
+  int prefetched(const RefInfo& r) {
     auto [at, fresh] = prefetched_.try_emplace(r.array, 0);
     if (fresh) at->second = b.value("%p" + number(static_cast<long>(prefetched_.size() - 1)),
                                     memref_type({rest_of(r.array, 0)}, Element::i32, "smem"));
-    return b.op("memref.load", {at->second, b.as_index(index)}, "", "i32");
+    return at->second;
   }
 
   // What the plan of a store_rows says in this row of the batch.
   struct PlannedRow {
     int row, named;  // index, and whether the plan names one
   };
-  std::vector<PlannedRow> planned(const Node& n) {
+  int plan_entry(const Node& n, int entry, int delay) {
+    const RefInfo& plan = p.refs[n.b];
+    if (!plan.per_chunk) return scalar_at(plan, b.i32(entry));
+    return scalar_at(plan, b.op("arith.addi", {b.op("arith.muli", {chunk_at(delay), b.i32(plan.per_chunk)}, "", "i32"), b.i32(entry)}, "", "i32"));
+  }
+  std::vector<PlannedRow> planned(const Node& n, int delay) {
     std::vector<PlannedRow> rows;
     for (int j = 0; j < n.rows; j++) {
-      const int row = scalar_at(p.refs[n.b], b.i32(1 + j));
+      const int row = plan_entry(n, 1 + j, delay);
       rows.push_back({b.as_index(b.op("arith.maxsi", {row, b.i32(0)}, "", "i32")), b.compare(5, row, b.i32(0), "i1")});
     }
     return rows;
@@ -254,8 +285,7 @@ class Lowering {
     return v;
   }
   int is_planned_chunk(const Node& n, int delay) {
-    const int planned = scalar_at(p.refs[n.b], b.i32(0));
-    return b.compare(0, chunk_at(delay), planned, "i1");
+    return b.compare(0, chunk_at(delay), plan_entry(n, 0, delay), "i1");
   }
 
   // ---- elementwise operations
@@ -370,8 +400,9 @@ class Lowering {
     Module m;
     m.name = p.name;
     m.vmem_limit_bytes = s.vmem_limit_bytes;
+    if (turns()) prefetched(*turns());
     m.prefetched = static_cast<int>(prefetched_.size());
-    m.limited = limiting() != nullptr;
+    m.limited = limiting() || turns();
     std::string arguments = "%b: i32, %g: i32, %t: i32", types = "i32, i32, i32", prefetch_arguments, prefetch_types;
     std::vector<std::pair<int, int>> scalars(prefetched_.begin(), prefetched_.end());
     std::sort(scalars.begin(), scalars.end(), [](auto& u, auto& v) { return u.second < v.second; });
@@ -397,9 +428,13 @@ class Lowering {
       functions += transform(w, k++, prefetch_arguments, prefetch_types);
       const Argument a{p.arrays[w.array].name, w.element, physical(w.array)};
       (w.use == Use::in ? m.inputs : m.outputs).push_back(a);
+      if (const int updated = p.arrays[w.array].updates; updated >= 0) {
+        const auto at = std::find_if(m.inputs.begin(), m.inputs.end(), [&](const Argument& in) { return in.name == p.arrays[updated].name; });
+        require(at != m.inputs.end(), p.name, ": ", p.arrays[updated].name, " is updated but not read");
+        m.updates[m.outputs.size() - 1] = static_cast<std::size_t>(at - m.inputs.begin());
+      }
       bool moves = false;
-      for (auto& j : w.index) moves |= (j.kind == Index::batch && x.batch > 1) || (j.kind == Index::chunk && x.chunks() > 1) ||
-                                       (j.kind == Index::block && blocks() > 1);
+      for (auto& j : w.index) moves |= j.kind == Index::batch ? x.batch > 1 : j.kind == Index::block ? blocks() > 1 : j.kind != Index::zero && x.chunks() > 1;
       m.vmem_bytes += padded_bytes(w.block, w.element) * (moves ? 2 : 1);
     }
     for (const Scratch& q : scratch_) {
@@ -433,7 +468,7 @@ class Lowering {
     for (const Index& i : w.index) {
       std::string v = "%zero";
       if (i.kind == Index::batch) v = "%b";
-      if (i.kind == Index::chunk) {
+      if (i.kind == Index::chunk || of_turn(i)) {
         v = "%t";
         if (const RefInfo* r = limiting()) {
           const int scalars = prefetched_.at(r->array);
@@ -457,6 +492,21 @@ class Lowering {
           constant("%end", x.chunks() - 1);
           binary("%chunk", "arith.minsi", v, "%end");
           v = "%chunk";
+        }
+      }
+      if (of_turn(i)) {
+        const int scalars = prefetched_.at(turns()->array);
+        constant("%entries", Turn::entries);
+        constant("%entry", i.kind == Index::token_block ? Turn::row : i.kind == Index::read_slot ? Turn::from : Turn::to);
+        binary("%turn", "arith.muli", v, "%entries");
+        binary("%scalar", "arith.addi", "%turn", "%entry");
+        body += pad + "%index = \"" + op + "arith.index_cast\"(%scalar) : (i32) -> index\n";
+        body += pad + "%named = \"" + op + "memref.load\"(" + b.name(scalars) + ", %index) : (" + b.type(scalars) + ", index) -> i32\n";
+        v = "%named";
+        if (i.kind == Index::token_block && x.chunk > 1) {
+          constant("%tokens", x.chunk);
+          binary("%token_block", "arith.divsi", v, "%tokens");
+          v = "%token_block";
         }
       }
       if (i.kind == Index::block) {

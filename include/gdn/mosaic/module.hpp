@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <map>
 
 #include "gdn/mosaic/builder.hpp"
 
@@ -20,7 +21,8 @@ struct Module {
   std::vector<Argument> inputs;  // operands of the kernel, scalar prefetch first; an array with several windows stands there several times
   std::vector<Argument> outputs;
   int prefetched = 0;
-  bool limited = false;                   // a limit among the scalars: outputs behind its chunk are not written
+  std::map<std::size_t, std::size_t> updates;  // output -> the input whose memory it is: blocks that it does not write stay
+  bool limited = false;                   // some rows of outputs are not written: those behind a limit, or of no turn
   std::string marked;                     // the module's functions, with the Builder's marks
   std::string schedule;                   // as placed
   std::int64_t vmem_limit_bytes = 0;
@@ -96,6 +98,11 @@ inline std::string Module::program() const {
     join(returned, one ? "%result" : "%result#" + n);
     join(out_colors, one ? "{\\22color\\22: 0}" : "{\\22color\\22: 0, \\22shape_index\\22: [" + n + "]}");
   }
+  std::string aliases;
+  for (auto [output, input] : updates)
+    join(aliases, "#stablehlo.output_operand_alias<output_tuple_indices = [" + (one ? "" : number(static_cast<long>(output))) +
+                      "], operand_index = " + number(static_cast<long>(input)) + ", operand_tuple_indices = []>");
+  if (!aliases.empty()) aliases = ", output_operand_aliases = [" + aliases + "]";
   const std::string config = "{\\22custom_call_config\\22: {\\22body\\22: \\22" + base64(stable()) +
                              "\\22, \\22serialization_format\\22: 1, \\22needs_layout_passes\\22: true, \\22disable_bounds_checks\\22: true, "
                              "\\22input_memory_space_colors\\22: [" + colors + "], \\22output_memory_space_colors\\22: [" + out_colors +
@@ -104,7 +111,7 @@ inline std::string Module::program() const {
   return "module @" + name + " {\n  func.func public @main(" + arguments + ") -> (" + results + ") {\n    %result" +
          (one ? "" : ":" + number(static_cast<long>(outputs.size()))) + " = stablehlo.custom_call @tpu_custom_call(" + operands +
          ") {api_version = 1 : i32, kernel_name = \"" + name + "\", operand_layouts = [" + layouts_in + "], result_layouts = [" +
-         layouts_out + "], backend_config = \"" + config + "\"} : (" + operand_types + ") -> " + (one ? results : "(" + results + ")") +
+         layouts_out + "]" + aliases + ", backend_config = \"" + config + "\"} : (" + operand_types + ") -> " + (one ? results : "(" + results + ")") +
          " loc(\"" + name + "\")\n    return " + returned + " : " + results + "\n  }\n}\n";
 }
 

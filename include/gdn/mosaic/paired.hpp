@@ -1022,13 +1022,13 @@ class Paired : Lowering {
     const int memory = staging_[source];
     b.when(is_planned_chunk(n, delay(n.stage)), [&] {
       if (!staged) stage_rows(source, memory);  // no convolution has done so
-      const auto plan = planned(n);
+      const auto plan = planned(n, delay(n.stage));
       const int slots = width / 128, at_once = std::gcd(slots, 8);
       b.loop(slots / at_once, [&](int i) {
         for (int k = 0; k < at_once; k++) {
           const int slot = plus(times(i, at_once), k);
           const int v = planned_rows(n, plan, memory, b.as_index(slot), 128);
-          store(edge_window(r).value, {b.index(0), b.index(0), edge_lane(r, 0, slot)}, v, {r.rows, 128}, r.element);
+          store(edge_window(r, delay(n.stage)).value, {b.index(0), b.index(0), edge_lane(r, 0, slot)}, v, {r.rows, 128}, r.element);
         }
       });
     });
@@ -1056,22 +1056,29 @@ class Paired : Lowering {
 
   void begin(int ref) {
     const RefInfo& r = p.refs[ref];
-    const int units = units_of(r.domain), memory = carried(ref);
+    const int units = units_of(r.domain), memory = carried(ref), d = delay(stage_of(ref));
     const Shape tile = carried_tile(r);
-    const int slot = doubled(ref) ? units : 0;  // the one that chunk 0 reads
-    b.when(b.compare(0, step_index, b.i32(doubled(ref) ? 0 : delay(stage_of(ref))), "i1"), [&] {
+    b.when(begins(doubled(ref) ? 0 : d, d), [&] {
       b.loop(units, [&](int i) {
         int v = b.splat(tile, r.element, 0);
-        if (r.initial >= 0) v = initial(r, i, tile);
-        store(memory, {b.as_index(plus(i, slot)), b.index(0), b.index(0)}, v, tile, r.element);
+        if (r.initial >= 0) v = read_or_zeros(initial(r, i, tile, d), tile, r.element, d);
+        store(memory, {first_slot(ref, i), b.index(0), b.index(0)}, v, tile, r.element);
       });
     });
   }
-  int initial(const RefInfo& r, int unit, const Shape& tile) {
+  // The one that the chunk which begins reads; chunk 0, if rows are not turns.
+  int first_slot(int ref, int unit) {
+    const int units = units_of(p.refs[ref].domain);
+    if (!doubled(ref)) return b.as_index(unit);
+    if (!turns()) return b.as_index(plus(unit, units));
+    const int slot = b.op("arith.andi", {plus(chunk_at(delay(stage_of(ref))), 1), b.i32(1)}, "", "i32");
+    return b.as_index(b.op("arith.addi", {times(slot, units), unit}, "", "i32"));
+  }
+  int initial(const RefInfo& r, int unit, const Shape& tile, int d) {
     const RefInfo& from = p.refs[r.initial];
     int v;
     if (from.place == Place::sequence) {
-      const Window& window = sequence_window(from);
+      const Window& window = sequence_window(from, d);
       std::vector<int> halves;
       for (int h = 0; h < tile[1] / from.cols; h++) {
         const int head = tile[1] == from.cols ? unit : plus(times(unit, 2), h);
@@ -1080,7 +1087,7 @@ class Paired : Lowering {
       v = beside(halves, from.rows, tile[1], from.element);
     } else {
       const int lane = edge_lane(from, 0, times(unit, tile[1] / 128));
-      v = load(edge_window(from).value, {b.index(0), b.index(0), lane}, {from.rows, tile[1]}, from.element, 3);
+      v = load(edge_window(from, d).value, {b.index(0), b.index(0), lane}, {from.rows, tile[1]}, from.element, 3);
     }
     if (from.element == Element::bf16) v = b.op("arith.extf", {v}, "", vector_type({from.rows, tile[1]}, Element::f32));
     if (from.rows < tile[0]) v = concat({zero(tile[0] - from.rows, tile[1], r.element), v}, 0, tile, r.element);
@@ -1091,13 +1098,14 @@ class Paired : Lowering {
     const RefInfo& to = p.refs[r.final];
     require(to.place == Place::sequence && !doubled(ref), p.name, ": ", to.name, " is not the last value of the last stage");
     const Shape tile = carried_tile(r);
-    b.when(b.compare(0, step_index, b.i32(x.chunks() - 1 + delay(stage_of(ref))), "i1"), [&] {
+    const int d = delay(stage_of(ref));
+    b.when(ends(d), [&] {
       b.loop(units_of(r.domain), [&](int i) {
         const int v = load(carried(ref), {b.as_index(i), b.index(0), b.index(0)}, tile, r.element, 3);
         for (int h = 0; h < tile[1] / r.cols; h++) {
           const int head = tile[1] == r.cols ? i : plus(times(i, 2), h);
           const int state = cut(v, 0, r.rows, h * r.cols, r.cols, r.element);
-          store(sequence_window(to).value, {b.index(0), b.as_index(head), b.index(0), b.index(0)}, state, {r.rows, r.cols}, r.element);
+          store(sequence_window(to, d).value, {b.index(0), b.as_index(head), b.index(0), b.index(0)}, state, {r.rows, r.cols}, r.element);
         }
       });
     });
