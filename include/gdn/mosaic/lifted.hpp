@@ -310,6 +310,25 @@ class Lifted : Lowering {
         for (int j : q.in) in.push_back(lift(j, H));
         return concat(in, 1, shape, q.element);
       }
+      case Op::concat_cols: return concat({lift(q.in[0], H), lift(q.in[1], H)}, 2, shape, q.element);
+      case Op::sum_rows: {
+        const int sums = b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, q.cols}, Element::f32, 0)},
+                              "kind = #vector.kind<add>, reduction_dims = array<i64: 1>", vector_type({H, q.cols}, Element::f32));
+        return reshape(sums, shape, q.element);
+      }
+      case Op::sum_heads: {
+        int have = x.ratio();
+        const Shape apart{H, have, q.rows, q.cols};
+        int v = reshape(lift(q.in[0], heads_in_step(Domain::value_head)), apart, q.element);
+        auto part = [&](int from, int n) { return slice(v, {0, from, 0, 0}, {H, n, q.rows, q.cols}, q.element); };
+        for (int half = static_cast<int>(std::bit_ceil(static_cast<unsigned>(have))) / 2; half > 0; have = half, half /= 2) {
+          const int pairs = have - half;
+          const int sums = b.op("arith.addf", {part(0, pairs), part(half, pairs)}, "fastmath = #arith.fastmath<none>",
+                                vector_type({H, pairs, q.rows, q.cols}, q.element));
+          v = pairs < half ? concat({sums, part(pairs, half - pairs)}, 1, {H, half, q.rows, q.cols}, q.element) : sums;
+        }
+        return reshape(v, shape, q.element);
+      }
       case Op::sum_cols: {
         const int sums = b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, q.rows}, Element::f32, 0)},
                               "kind = #vector.kind<add>, reduction_dims = array<i64: 2>", vector_type({H, q.rows}, Element::f32));

@@ -198,6 +198,11 @@ class Lowering {
 
   // The chunk that a stage with this delay works on, held inside the row; repeats at both ends do the same work again.
   int chunk_at(int delay) {
+    const int c = work_at(delay);
+    return x.descending ? b.op("arith.subi", {b.i32(x.chunks() - 1), c}, "", "i32") : c;
+  }
+  // The same, counted from the first that is worked on.
+  int work_at(int delay) {
     if (delay == 0 && most_delay() == 0) return step_index;
     int c = delay ? b.op("arith.subi", {step_index, b.i32(delay)}, "", "i32") : step_index;
     if (delay) c = b.op("arith.maxsi", {c, b.i32(0)}, "", "i32");
@@ -427,7 +432,12 @@ class Lowering {
         }
         if (most_delay()) {
           constant("%end", x.chunks() - 1);
-          binary("%chunk", "arith.minsi", v, "%end");
+          binary("%work", "arith.minsi", v, "%end");
+          v = "%work";
+        }
+        if (x.descending) {
+          constant("%last", x.chunks() - 1);
+          binary("%chunk", "arith.subi", "%last", v);
           v = "%chunk";
         }
       }

@@ -35,6 +35,10 @@ struct Trace {
     return f();
   }
   template <class F> auto per_key_head(F f) { return f(); }
+  template <class F, class... X> void with_head_sums(F f, const X&... x) {
+    const handle sums[] = {make(x, trace::Op::sum_heads, X::rows::size, X::cols::size)...};
+    [&]<std::size_t... I>(std::index_sequence<I...>) { f(X{sums[I]}...); }(std::index_sequence_for<X...>{});
+  }
 
   // ---- control
   template <class P, class F> void when(const Scalar<Trace, i32>& x, P predicate, F body) {
@@ -138,6 +142,10 @@ struct Trace {
     }
     return {p, p->add({.op = trace::Op::concat, .in = in, .rows = A::rows::size + B::rows::size, .cols = A::cols::size})};
   }
+  template <class A, class B> static handle concat_cols(const A& a, const B& b) {
+    trace::Program* p = a.h.program;
+    return {p, p->add({.op = trace::Op::concat_cols, .in = {a.h.id, b.h.id}, .rows = A::rows::size, .cols = A::cols::size + B::cols::size})};
+  }
   template <class A> static handle transpose(const A& a) { return make(a, trace::Op::transpose, A::cols::size, A::rows::size); }
   template <int B, class A> static handle diagonal_blocks(const A& a) { return make(a, trace::Op::diagonal_blocks, B, A::cols::size, B); }
   template <int B, int J, class A> static handle block_column(const A& a) {
@@ -145,6 +153,7 @@ struct Trace {
   }
   template <class A> static handle rounded(const A& a) { return {a.h.program, a.h.program->extend(a.h.program->round(a.h.id))}; }
   template <class A> static handle sum_cols(const A& a) { return make(a, trace::Op::sum_cols, A::rows::size, 1); }
+  template <class A> static handle sum_rows(const A& a) { return make(a, trace::Op::sum_rows, 1, A::cols::size); }
   template <class A> static handle cumsum(const A& a) { return make(a, trace::Op::cumsum, A::rows::size, 1); }
   template <class I, class A> static handle cumsum_within(const I& id, const A& a) {
     trace::Program* p = a.h.program;
