@@ -64,7 +64,8 @@ struct ArrayInfo {
 // How often a body runs: rows of a batch, tokens and chunks of a row, heads.
 struct Extent {
   int batch = 1, tokens = 0, chunk = 64, key_heads = 1, value_heads = 1;
-  int turns = 0;  // chunks, where they belong to sequences
+  int turns = 0;            // chunks, where they belong to sequences
+  bool descending = false;  // chunks from the last to the first
   int chunks() const { return turns ? turns : (tokens + chunk - 1) / chunk; }
   int ratio() const { return value_heads / key_heads; }
 };

@@ -208,6 +208,12 @@ template <TileLike A, TileLike B, TileLike... Rest> auto concat_rows(const A& a,
   using M = typename A::machine;
   return concat_rows(Tile<M, f32, cat_t<typename A::rows, typename B::rows>, typename A::cols>{M::concat_rows(a, b)}, rest...);
 }
+// a and b side by side.
+template <TileLike A, TileLike B> auto concat_cols(const A& a, const B& b) {
+  static_assert(std::is_same_v<typename A::rows, typename B::rows>, "concat_cols(a, b): both must have the same rows");
+  using M = typename A::machine;
+  return Tile<M, f32, typename A::rows, cat_t<typename A::cols, typename B::cols>>{M::concat_cols(a, b)};
+}
 template <TileLike A> auto transpose(const A& a) {
   using M = typename A::machine;
   return Tile<M, typename A::element, typename A::cols, typename A::rows>{M::transpose(a)};
@@ -244,9 +250,14 @@ template <TileLike A> auto sum_rows(const A& a) {
   using M = typename A::machine;
   return Tile<M, f32, One, typename A::cols>{M::sum_rows(a)};
 }
+template <TileLike A> auto sum_all(const A& a) { return sum_cols(sum_rows(a)); }
 // Inclusive prefix sums of a column by doubling, for s = 1, 2, 4, ..: x_i <- x_i + (i >= s ? x_(i-s) : +0).
 template <class M, class R> Column<M, f32, R> cumsum(const Column<M, f32, R>& x) { return {M::cumsum(x)}; }
 // The same within runs of equal ids: the addend is +0 also where id_(i-s) differs from id_i.
 template <class M, class R> Column<M, f32, R> cumsum_within(const Column<M, i32, R>& id, const Column<M, f32, R>& x) { return {M::cumsum_within(id, x)}; }
+
+// body(s...) once per key head, where s are the sums of x over its value heads: with n the next power of two of their number, heads i
+// and i + n/2 are added (a head without a partner stays), n is halved, until one is left.
+template <class M, class F, TileLike... X> void with_head_sums(M& m, F body, const X&... x) { m.with_head_sums(body, x...); }
 
 }  // namespace gdn

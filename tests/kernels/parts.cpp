@@ -236,9 +236,12 @@ TEST_CASE("parts: what is refused") {
   CHECK_THROWS_WITH(l2norm(cpu, norm), "l2norm: y has shape [1, 2, 1, 128]; expected [1, 2, 2, 128]");
   GateArrays<f32> gate;
   CHECK_THROWS_WITH(gates(cpu, gate), "gates: a is missing");
-  auto call = random_gates<f32>(1, 1, 64, 4);
-  Traced two(Schedule::lifted(2));
-  CHECK_THROWS_WITH(call.call(two), Catch::Contains("heads_per_step is 2") && Catch::Contains("take all heads in one step"));
+}
+
+TEST_CASE("gates: blocks of heads meet in the window of a token's heads") {
+  auto call = random_gates<f32>(7, 2, 150, 6);
+  const Outputs right = run(Cpu(1), call);
+  for (int heads : {1, 2, 3}) CHECK(differences(right, run(Traced(Schedule::lifted(heads)), call)) == "");
 }
 
 TEST_CASE("parts: schedules for the forward's stages leave them lifted") {

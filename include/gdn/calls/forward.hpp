@@ -269,7 +269,7 @@ struct Counts {
 };
 template <class G, class Act>
 void check_residuals(const char* call, const View<Act, 4>& residual, const Residuals& r, std::int64_t B, std::int64_t T, std::int64_t H,
-                     const std::optional<Counts>& counts) {
+                     const std::optional<Counts>& counts = {}) {
   constexpr int C = G::chunk::size, K = G::key::size, V = G::value::size;
   const std::int64_t N = counts ? counts->chunks : (T + C - 1) / C;
   checks::optional_shape(call, "t_inv", r.t_inv, {B, N, C, H, C});

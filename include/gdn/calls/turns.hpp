@@ -66,8 +66,8 @@ inline DocumentPlan plan_documents(const TurnPlan& p, int C, int taps) {
 }
 
 inline Extent extent_of(const TurnPlan& p, std::int64_t tokens, int C, std::int64_t key_heads, std::int64_t value_heads) {
-  return {1, static_cast<int>(tokens), C, static_cast<int>(key_heads), static_cast<int>(value_heads),
-          static_cast<int>(p.turns.size()) / Turn::entries};
+  return {.batch = 1, .tokens = static_cast<int>(tokens), .chunk = C, .key_heads = static_cast<int>(key_heads),
+          .value_heads = static_cast<int>(value_heads), .turns = static_cast<int>(p.turns.size()) / Turn::entries};
 }
 template <class Arrays> Arrays without_last_states(Arrays x) {
   x.final = {};

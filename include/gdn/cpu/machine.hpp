@@ -134,12 +134,13 @@ class Machine {
     starts.push_back(extent.chunks());
     return starts;
   }
-  bool begins(int chunk) const { return chunk == 0 || (turns_ && is(Turn::begins, chunk)); }
-  bool ends(int chunk, int chunks) const { return turns_ ? is(Turn::keeps, chunk) : chunk + 1 == chunks; }
+  // Whether carried values are handed on after this step.
+  bool ends(int step) const { return turns_ ? is(Turn::keeps, step) : step + 1 == extent.chunks(); }
 
   // ---- stages and sharing
   template <class F> auto stage(int, F f) { return f(); }
   template <class F> auto per_key_head(F f);
+  template <class F, class... X> void with_head_sums(F f, const X&... x);
 
   // ---- control
   template <class P, class Body> void when(const Scalar<Machine, i32>& x, P predicate, Body body) const {
@@ -222,6 +223,7 @@ class Machine {
     return a.h.part(Begin, N, A::cols::size, a.h.pitch());
   }
   template <class A, class B> static handle concat_rows(const A& a, const B& b) { return stacked(a.h, b.h); }
+  template <class A, class B> static handle concat_cols(const A& a, const B& b) { return beside(a.h, b.h); }
   template <class A> static handle transpose(const A& a) {
     constexpr int R = A::rows::size, C = A::cols::size;
     if constexpr (R == 1 || C == 1) return a.h.part(0, C, R, R == 1 ? 1 : padded(R));
@@ -380,6 +382,8 @@ class Machine {
   static void multiply(Precision p, const handle& a, const handle& b, bool a_lower, bool lower_only, const handle& out, const BesideSums& beside);
   static void multiply(Precision p, const Gemm& g);
   static handle stacked(const handle& a, const handle& b);
+  static handle beside(const handle& a, const handle& b);
+  static handle head_sum(std::vector<handle> x);
   static handle transposed(const handle& a);
   static handle summed(const handle& x, const std::int32_t* ids);
   static handle solved_blocks(const handle& N);
@@ -426,6 +430,8 @@ struct Work : Position {
   std::vector<Handle> carried;                              // [ref][part]
   std::vector<std::shared_ptr<void>> shared;                // results of per_key_head, in the order of their calls
   std::size_t next_shared = 0;
+  std::vector<std::vector<Handle>> summands;                // of with_head_sums, in the order of the calls and their operands: [part]
+  std::size_t next_sum = 0;
 };
 inline Work*& position() {
   static thread_local Work* p = nullptr;
@@ -442,6 +448,21 @@ template <class F> auto Machine::per_key_head(F f) {
     at.shared[i] = std::make_shared<Result>(f());
   }
   return *static_cast<Result*>(at.shared[i].get());
+}
+
+template <class F, class... X> void Machine::with_head_sums(F f, const X&... x) {
+  Work& at = *position();
+  std::vector<Handle>* of = nullptr;
+  auto next = [&](const Handle& h) {
+    if (at.summands.size() <= at.next_sum) at.summands.emplace_back();
+    of = &at.summands[at.next_sum++];
+    if (at.part == 0) of->clear();
+    of->push_back(h);
+    return at.part + 1 == extent.ratio() ? head_sum(std::exchange(*of, {})) : Handle();
+  };
+  const Handle sums[] = {next(x.h)...};  // braces: left to right
+  if (at.part + 1 < extent.ratio()) return;
+  [&]<std::size_t... I>(std::index_sequence<I...>) { f(X{sums[I]}...); }(std::index_sequence_for<X...>{});
 }
 
 // Runs the body for every head and chunk: heads outside, so that what a head works on stays in the cache; heads over threads.
@@ -472,13 +493,15 @@ template <class Body> void for_every_head(Machine& m, int threads, Body body) {
           }
     };
     const int chunks = m.chunks_visited(at.batch), end = std::min(chunks, starts[piece + 1]);
-    for (at.chunk = starts[piece]; at.chunk < end; at.chunk++) {
-      if (m.begins(at.chunk)) for_carried([&](const RefInfo& r, Handle& h) { h = m.initial(r); });
+    for (int step = starts[piece]; step < end; step++) {
+      at.chunk = x.descending ? chunks - 1 - step : step;
+      if (step == starts[piece]) for_carried([&](const RefInfo& r, Handle& h) { h = m.initial(r); });
       for (at.part = 0; at.part < ratio; at.part++) {
         at.next_shared = 0;
+        at.next_sum = 0;
         body(m);
       }
-      if (m.ends(at.chunk, chunks)) for_carried([&](const RefInfo& r, Handle& h) { m.finish(r, h); });
+      if (m.ends(step)) for_carried([&](const RefInfo& r, Handle& h) { m.finish(r, h); });
     }
   });
 }
@@ -574,8 +597,12 @@ inline Machine::Window Machine::next_window(int ref) const {
   Position at = *position();
   const Window here = window(ref, at);
   if (r.place != Place::tokens || here.column != 1 || r.cols == 1) return here;
-  if (r.domain != Domain::value_head || ++at.part == extent.ratio()) at.part = 0, at.chunk++;
-  if (at.chunk == extent.chunks()) at.chunk = 0, at.key_head++;
+  const int first = extent.descending ? extent.chunks() - 1 : 0, last = extent.chunks() - 1 - first;
+  if (r.domain != Domain::value_head || ++at.part == extent.ratio()) {
+    at.part = 0;
+    if (at.chunk == last) at.chunk = first, at.key_head++;
+    else at.chunk += extent.descending ? -1 : 1;
+  }
   if (at.key_head == extent.key_heads) return here;
   const Window next = window(ref, at);
   const long bytes = r.element == Element::bf16 ? 2 : 4;
@@ -721,6 +748,29 @@ inline Handle Machine::stacked(const Handle& a, const Handle& b) {
   for (int i = 0; i < a.rows(); i++) std::memcpy(out.data() + i * out.pitch(), a.data() + i * a.pitch(), bytes);
   for (int i = 0; i < b.rows(); i++) std::memcpy(out.data() + (a.rows() + i) * out.pitch(), b.data() + i * b.pitch(), bytes);
   return out;
+}
+inline Handle Machine::beside(const Handle& a, const Handle& b) {
+  Handle out = Handle::fresh(a.rows(), a.columns() + b.columns());
+  for (int i = 0; i < a.rows(); i++) {
+    float* to = out.data() + i * out.pitch();
+    std::memcpy(to, a.data() + i * a.pitch(), sizeof(float) * static_cast<std::size_t>(a.columns()));
+    std::memcpy(to + a.columns(), b.data() + i * b.pitch(), sizeof(float) * static_cast<std::size_t>(b.columns()));
+  }
+  return out;
+}
+inline Handle Machine::head_sum(std::vector<Handle> x) {
+  for (std::size_t half = std::bit_ceil(x.size()) / 2; half > 0; half /= 2) {
+    for (std::size_t h = half; h < x.size(); h++) {
+      const Handle &a = x[h - half], &b = x[h];
+      Handle sum = Handle::fresh(a.rows(), a.columns());
+      for (int i = 0; i < a.rows(); i++)
+        for (int j = 0; j < a.columns(); j += W)
+          cpu::store(sum.data() + i * sum.pitch() + j, cpu::load(a.data() + i * a.pitch() + j) + cpu::load(b.data() + i * b.pitch() + j));
+      x[h - half] = sum;
+    }
+    x.resize(half);
+  }
+  return x[0];
 }
 inline Handle Machine::transposed(const Handle& a) {
   Handle out = Handle::fresh(a.columns(), a.rows());

@@ -14,6 +14,9 @@ template <class M, class C, class K, class V> struct CoreRefs {
 struct QueryOptions {
   f32 scale = 1;
   bool normalise = false;  // l2norm of q and k
+  // Without l2norm q is used as it is, in class P1 without a second rounding, and the output is scaled.
+  QueryOptions of_query() const { return {normalise ? scale : 1.f, normalise}; }
+  f32 of_output() const { return normalise ? 1.f : scale; }
 };
 
 template <Precision P, TileLike X> X as_operand(const X& x) {
@@ -28,6 +31,10 @@ Tile<M, f32, C, K> prepared_key(const D& documents, const Ref<M, f32, C, K>& r, 
   if (normalise) return as_operand<P>(l2_normalised(t, scale));
   return scale == 1.f ? t : t * scale;
 }
+// No decay: zeros made of beta, because sums of them within documents are values of a head, too.
+template <class D, class M, class C> Column<M, f32, C> decay_or_none(const D& documents, const Ref<M, f32, C, One>& g, const Column<M, f32, C>& beta) {
+  return g ? valid_rows(documents, load(g)) : map([](auto b) { return max(min(b, 0.f), 0.f); }, beta);
+}
 template <Precision P, bool Outputs, class D, class M, class C, class K, class V>
 ForwardInputs<M, C, K, V> core_inputs(M& m, const D& documents, const CoreRefs<M, C, K, V>& x, const QueryOptions& options) {
   auto keys = m.per_key_head([&] {
@@ -37,17 +44,13 @@ ForwardInputs<M, C, K, V> core_inputs(M& m, const D& documents, const CoreRefs<M
   });
   auto v = valid_rows(documents, load(x.v));
   auto beta = valid_rows(documents, load(x.beta));
-  // No decay: zeros made of beta, because sums of them within documents are values of a head, too.
-  auto g = x.g ? valid_rows(documents, load(x.g)) : map([](auto b) { return max(min(b, 0.f), 0.f); }, beta);
-  return {keys, v, g, beta};
+  return {keys, v, decay_or_none(documents, x.g, beta), beta};
 }
 
 template <Precision P, bool Outputs, class D, class M, class C, class K, class V>
 void core_forward_head(M& m, const D& documents, const CoreRefs<M, C, K, V>& x, const QueryOptions& options) {
-  // Without l2norm q is used as it is, in class P1 without a second rounding, and the output is scaled.
-  const f32 query_scale = options.normalise ? options.scale : 1.f, output_scale = options.normalise ? 1.f : options.scale;
-  forward_head<P, Outputs>(
-      m, documents, x.forward, [&] { return core_inputs<P, Outputs>(m, documents, x, {query_scale, options.normalise}); }, output_scale);
+  const QueryOptions query = options.of_query();
+  forward_head<P, Outputs>(m, documents, x.forward, [&] { return core_inputs<P, Outputs>(m, documents, x, query); }, options.of_output());
 }
 
 }  // namespace gdn

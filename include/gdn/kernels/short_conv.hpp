@@ -43,5 +43,11 @@ template <TileLike A> A l2_normalised(const A& y, f32 scale) {
   auto inverse = map([scale](auto s) { return rsqrt(s + l2_epsilon) * scale; }, sum_cols(y * y));
   return y * inverse;
 }
+// The cotangent of y from that of l2_normalised(y, scale).
+template <TileLike A> A l2_normalised_backward(const A& y, const A& d, f32 scale) {
+  auto inverse = map([](auto s) { return rsqrt(s + l2_epsilon); }, sum_cols(y * y));
+  auto u = y * inverse;
+  return map([scale](auto d, auto u, auto along, auto inverse) { return (d - u * along) * (inverse * scale); }, d, u, sum_cols(d * u), inverse);
+}
 
 }  // namespace gdn

@@ -71,8 +71,12 @@ class Lifted : Lowering {
   int carried(int ref) {
     auto [at, fresh] = carried_.try_emplace(ref, 0);
     const RefInfo& r = p.refs[ref];
-    if (fresh) at->second = scratch({heads_in_step(r.domain), r.rows, r.cols}, r.element);
+    if (fresh) at->second = scratch({blocks_inside() ? heads_of(r.domain) : heads_in_step(r.domain), r.rows, r.cols}, r.element);
     return at->second;
+  }
+  std::vector<int> carried_index(int ref) {
+    if (!blocks_inside()) return zeros(3);
+    return {b.as_index(b.op("arith.muli", {block_index, b.i32(heads_in_step(p.refs[ref].domain))}, "", "i32")), b.index(0), b.index(0)};
   }
   // Row by row of heads, a ref of any place as [H, rows, cols].
   int read(const RefInfo& r, int delay) {
@@ -141,17 +145,32 @@ class Lifted : Lowering {
     v = reshape(slice(v, {0, 0}, {s.heads_per_step, x.chunk}, e), {s.heads_per_step, x.chunk, 1}, e);
     return r.element == e ? v : b.op("arith.truncf", {v}, "", vector_type({s.heads_per_step, x.chunk, 1}, r.element));
   }
-  void write_columns(const RefInfo& r, int v) {  // [H, C, 1] -> [C, H]
-    require(blocks() == 1, "heads_per_step is ", s.heads_per_step, ": ", p.arrays[r.array].name, " is written for all heads of a token at once; take all heads in one step");
-    const int H = heads_in_step(r.domain), rows = (r.rows + 7) / 8 * 8;
-    require(H <= 128, p.name, ": ", H, " heads; expected at most 128");
-    v = reshape(v, {H, r.rows}, r.element);
-    if (rows > r.rows) v = concat({v, b.splat({H, rows - r.rows}, r.element, 0)}, 1, {H, rows}, r.element);
-    if (H < 128) v = concat({v, b.splat({128 - H, rows}, r.element, 0)}, 0, {128, rows}, r.element);
-    v = transpose(v, {1, 0}, {rows, 128}, r.element);
+  void write_columns(const RefInfo& r, int v) {  // [H, C, 1] -> [C, H]; bf16 is moved as f32
+    const int H = heads_in_step(r.domain), all = heads_of(r.domain), rows = (r.rows + 7) / 8 * 8;
+    require(all <= 128, p.name, ": ", all, " heads; expected at most 128");
+    const Element e = r.element == Element::bf16 ? Element::f32 : r.element;
+    const Shape shape{r.rows, all};
     const Window& w = gates_window(r, 0);
-    v = slice(v, {0, 0}, {r.rows, H}, r.element);
-    store(w.value, zeros(w.block.size()), v, {r.rows, H}, r.element);
+    const int rank = static_cast<int>(w.block.size());
+    if (e != r.element) v = b.op("arith.extf", {v}, "", vector_type({H, r.rows, 1}, e));
+    v = reshape(v, {H, r.rows}, e);
+    if (rows > r.rows) v = concat({v, b.splat({H, rows - r.rows}, e, 0)}, 1, {H, rows}, e);
+    if (H < 128) v = concat({v, b.splat({128 - H, rows}, e, 0)}, 0, {128, rows}, e);
+    v = transpose(v, {1, 0}, {rows, 128}, e);
+    if (blocks() > 1) {  // the other blocks' columns stay
+      const int first = b.op("arith.muli", {block_index, b.i32(H)}, "", "i32"), end = b.op("arith.addi", {first, b.i32(H)}, "", "i32");
+      v = b.op("tpu.dynamic_rotate", {v, first}, "dimension = 1 : si32", vector_type({rows, 128}, e));
+      const std::string mask = vector_type(shape, Element::i1);
+      const int lane = iota(shape, 1);
+      const int from = b.op("vector.broadcast", {first}, "", vector_type(shape, Element::i32)), to = b.op("vector.broadcast", {end}, "", vector_type(shape, Element::i32));
+      const int inside = b.op("arith.andi", {b.compare(3, from, lane, mask), b.compare(2, lane, to, mask)}, "", mask);
+      int others = load(w.value, zeros(w.block.size()), shape, r.element, rank);
+      if (e != r.element) others = b.op("arith.extf", {others}, "", vector_type(shape, e));
+      v = b.op("arith.select", {inside, slice(v, {0, 0}, shape, e), others}, "", vector_type(shape, e));
+    }
+    v = slice(v, {0, 0}, shape, e);
+    if (e != r.element) v = b.op("arith.truncf", {v}, "", vector_type(shape, r.element));
+    store(w.value, zeros(w.block.size()), v, shape, r.element);
   }
   std::vector<int> words_index(const RefInfo& r, const Window& w) {
     std::vector<int> index = zeros(w.block.size());
@@ -200,7 +219,7 @@ class Lifted : Lowering {
           v = concat({b.splat({all[0], r.rows - from.rows, r.cols}, r.element, 0), v}, 1, all, r.element);
         v = read_or_zeros(v, all, r.element, 0);
       }
-      store(carried(ref), zeros(3), v, all, r.element);
+      store(carried(ref), carried_index(ref), v, all, r.element);
     });
   }
   void finish(int ref) {
@@ -208,7 +227,7 @@ class Lifted : Lowering {
     const RefInfo& to = p.refs[r.final];
     const Shape all{heads_in_step(r.domain), r.rows, r.cols};
     b.when(ends(0), [&] {
-      int v = load(carried(ref), zeros(3), all, r.element, 3);
+      int v = load(carried(ref), carried_index(ref), all, r.element, 3);
       if (to.element == Element::bf16) v = b.op("arith.truncf", {v}, "", vector_type(all, Element::bf16));
       write(to, v);
     });
@@ -216,7 +235,7 @@ class Lifted : Lowering {
   void put(const Node& n) {
     const RefInfo& r = p.refs[n.ref];
     const int v = lift(n.in[0], heads_in_step(r.domain));
-    if (r.place == Place::carried) store(carried(n.ref), zeros(3), v, {heads_in_step(r.domain), r.rows, r.cols}, r.element);
+    if (r.place == Place::carried) store(carried(n.ref), carried_index(n.ref), v, {heads_in_step(r.domain), r.rows, r.cols}, r.element);
     else write(r, v);
   }
 
@@ -302,7 +321,7 @@ class Lifted : Lowering {
           const int first = b.op("arith.muli", {chunk_at(0), b.i32(x.chunk)}, "", "i32");
           return b.op("arith.subi", {limit(r), first}, "overflowFlags = #arith.overflow<none>", "i32");
         }
-        if (r.place == Place::carried) return load(carried(q.ref), zeros(3), shape, r.element, 3);
+        if (r.place == Place::carried) return load(carried(q.ref), carried_index(q.ref), shape, r.element, 3);
         return read(r, 0);
       }
       case Op::select:
@@ -330,10 +349,24 @@ class Lifted : Lowering {
         for (int j : q.in) in.push_back(lift(j, H));
         return concat(in, 1, shape, q.element);
       }
+      case Op::concat_cols: return concat({lift(q.in[0], H), lift(q.in[1], H)}, 2, shape, q.element);
       case Op::sum_rows: {
         const int sums = b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, q.cols}, Element::f32, 0)},
                               "kind = #vector.kind<add>, reduction_dims = array<i64: 1>", vector_type({H, q.cols}, Element::f32));
         return reshape(sums, shape, q.element);
+      }
+      case Op::sum_heads: {
+        int have = x.ratio();
+        const Shape apart{H, have, q.rows, q.cols};
+        int v = reshape(lift(q.in[0], heads_in_step(Domain::value_head)), apart, q.element);
+        auto part = [&](int from, int n) { return slice(v, {0, from, 0, 0}, {H, n, q.rows, q.cols}, q.element); };
+        for (int half = static_cast<int>(std::bit_ceil(static_cast<unsigned>(have))) / 2; half > 0; have = half, half /= 2) {
+          const int pairs = have - half;
+          const int sums = b.op("arith.addf", {part(0, pairs), part(half, pairs)}, "fastmath = #arith.fastmath<none>",
+                                vector_type({H, pairs, q.rows, q.cols}, q.element));
+          v = pairs < half ? concat({sums, part(pairs, half - pairs)}, 1, {H, half, q.rows, q.cols}, q.element) : sums;
+        }
+        return reshape(v, shape, q.element);
       }
       case Op::sum_cols: {
         const int sums = b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, q.rows}, Element::f32, 0)},

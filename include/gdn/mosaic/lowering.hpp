@@ -40,7 +40,11 @@ class Lowering {
 
  protected:
   struct Index {
-    enum Kind { zero, batch, chunk, block, token_block, read_slot, written_slot } kind = zero;
+    enum Kind {
+      zero, batch, chunk, block,
+      block_of_first, block_of_last,         // block 0 in every other step
+      token_block, read_slot, written_slot,  // named by the chunk's turn
+    } kind = zero;
     int scale = 1, offset = 0;  // of block
     auto operator<=>(const Index&) const = default;
   };
@@ -74,6 +78,17 @@ class Lowering {
   std::map<int, int> prefetched_;  // array -> value
 
   int blocks() const { return x.value_heads / s.heads_per_step; }
+  // Where all heads of a token share a window of an output, its blocks of heads are visited one after the other: inside the chunks.
+  bool blocks_inside() const {
+    return s.heads == Schedule::Heads::lifted && blocks() > 1 &&
+           std::any_of(p.refs.begin(), p.refs.end(), [](const RefInfo& r) { return r.use == Use::out && r.place == Place::tokens && r.cols == 1; });
+  }
+  // The grid in its order: names of the indices, and extents.
+  std::vector<std::pair<std::string, int>> grid() const {
+    std::vector<std::pair<std::string, int>> axes{{"%b", x.batch}, {"%g", blocks()}, {"%t", x.chunks() + most_delay()}};
+    if (blocks_inside()) std::swap(axes[1], axes[2]);
+    return axes;
+  }
   int heads_in_step(Domain d) const { return d == Domain::value_head ? s.heads_per_step : d == Domain::key_head ? s.heads_per_step / x.ratio() : 1; }
   int heads_of(Domain d) const { return d == Domain::value_head ? x.value_heads : x.key_heads; }
   // Columns of a token's row, over all heads and parts; arrays by chunks, [B, N, C, ..], have one dim more before it.
@@ -147,7 +162,8 @@ class Lowering {
     return window(r.array, {1, 1, heads_in_step(r.domain), r.rows, r.cols}, {{Index::batch}, {Index::chunk}, {Index::block}, {}, {}}, delay, r.use);
   }
   const Window& sequence_window(const RefInfo& r, int delay) {
-    return window(r.array, {1, heads_in_step(r.domain), r.rows, r.cols}, {state_index(r), {Index::block}, {}, {}}, turns() ? delay : 0, r.use);
+    const Index::Kind at = !blocks_inside() ? Index::block : r.use == Use::in ? Index::block_of_first : Index::block_of_last;
+    return window(r.array, {1, heads_in_step(r.domain), r.rows, r.cols}, {state_index(r), {at}, {}, {}}, turns() ? delay : 0, r.use);
   }
   int rest_of(int array, std::size_t from) const {
     int n = 1;
@@ -208,6 +224,11 @@ class Lowering {
 
   // The chunk that a stage with this delay works on, held inside the row; repeats at both ends do the same work again.
   int chunk_at(int delay) {
+    const int c = work_at(delay);
+    return x.descending ? b.op("arith.subi", {b.i32(x.chunks() - 1), c}, "", "i32") : c;
+  }
+  // The same, counted from the first that is worked on.
+  int work_at(int delay) {
     if (delay == 0 && most_delay() == 0) return step_index;
     int c = delay ? b.op("arith.subi", {step_index, b.i32(delay)}, "", "i32") : step_index;
     if (delay) c = b.op("arith.maxsi", {c, b.i32(0)}, "", "i32");
@@ -403,7 +424,11 @@ class Lowering {
     if (turns()) prefetched(*turns());
     m.prefetched = static_cast<int>(prefetched_.size());
     m.limited = limiting() || turns();
-    std::string arguments = "%b: i32, %g: i32, %t: i32", types = "i32, i32, i32", prefetch_arguments, prefetch_types;
+    std::string arguments, bounds, types = "i32, i32, i32", prefetch_arguments, prefetch_types;
+    for (const auto& [index, extent] : grid()) {
+      arguments += (arguments.empty() ? "" : ", ") + index + ": i32";
+      bounds += (bounds.empty() ? "" : ", ") + number(extent);
+    }
     std::vector<std::pair<int, int>> scalars(prefetched_.begin(), prefetched_.end());
     std::sort(scalars.begin(), scalars.end(), [](auto& u, auto& v) { return u.second < v.second; });
     for (auto [array, value] : scalars) {
@@ -416,7 +441,7 @@ class Lowering {
     bool blocks_meet = false;  // in an output window: blocks of heads then have an order
     for (const Window& w : windows_)
       blocks_meet |= blocks() > 1 && w.use == Use::out &&
-                     std::none_of(w.index.begin(), w.index.end(), [](const Index& i) { return i.kind == Index::block; });
+                     std::none_of(w.index.begin(), w.index.end(), [](const Index& i) { return i.kind >= Index::block; });
     std::string params, functions;
     std::map<int, int> seen;
     int k = 0;
@@ -444,9 +469,8 @@ class Lowering {
     }
     const std::string op(1, mark_op);
     m.marked = "  \"" + op + "func.func\"() ({\n  ^bb0(" + arguments + "):\n" + b.body + "    \"" + op + "func.return\"() : () -> ()\n  }) {" +
-               "dimension_semantics = [#tpu.dimension_semantics<parallel>, #tpu.dimension_semantics<" + (blocks_meet ? "arbitrary" : "parallel") + ">, "
-               "#tpu.dimension_semantics<arbitrary>], function_type = (" + types + ") -> (), iteration_bounds = array<i64: " + number(x.batch) +
-               ", " + number(blocks()) + ", " + number(x.chunks() + most_delay()) + ">, scalar_prefetch = " + number(m.prefetched) +
+               "dimension_semantics = [#tpu.dimension_semantics<parallel>, #tpu.dimension_semantics<" + (blocks_meet || blocks_inside() ? "arbitrary" : "parallel") + ">, "
+               "#tpu.dimension_semantics<arbitrary>], function_type = (" + types + ") -> (), iteration_bounds = array<i64: " + bounds + ">, scalar_prefetch = " + number(m.prefetched) +
                " : i64, scratch_operands = " + number(static_cast<long>(scratch_.size())) + " : i64, sym_name = \"" + p.name +
                "\", tpu.core_type = #tpu.core_type<tc>, window_params = [" + params + "]} : () -> ()\n" + functions;
     return m;
@@ -490,7 +514,12 @@ class Lowering {
         }
         if (most_delay()) {
           constant("%end", x.chunks() - 1);
-          binary("%chunk", "arith.minsi", v, "%end");
+          binary("%work", "arith.minsi", v, "%end");
+          v = "%work";
+        }
+        if (x.descending) {
+          constant("%latest", x.chunks() - 1);
+          binary("%chunk", "arith.subi", "%latest", v);
           v = "%chunk";
         }
       }
@@ -517,10 +546,19 @@ class Lowering {
         binary("%at" + n, "arith.addi", "%block" + n, "%offset" + n);
         v = "%at" + n;
       }
+      if (i.kind == Index::block_of_first || i.kind == Index::block_of_last) {  // %g times 1 in that step, times 0 in the others
+        constant("%edge", i.kind == Index::block_of_first ? 1 : x.chunks() - 2);
+        binary("%from", "arith.subi", i.kind == Index::block_of_first ? "%edge" : "%t", i.kind == Index::block_of_first ? "%t" : "%edge");
+        binary("%here", "arith.maxsi", "%from", "%zero");
+        binary("%visited_block", "arith.muli", "%here", "%g");
+        v = "%visited_block";
+      }
       result += (result.empty() ? "" : ", ") + v;
       result_types += (result_types.empty() ? "" : ", ") + std::string("i32");
     }
-    return "  \"" + op + "func.func\"() ({\n  ^bb0(%b: i32, %g: i32, %t: i32" + prefetch_arguments + "):\n" + body + pad + "\"" + op +
+    std::string indices;
+    for (const auto& axis : grid()) indices += (indices.empty() ? "" : ", ") + axis.first + ": i32";
+    return "  \"" + op + "func.func\"() ({\n  ^bb0(" + indices + prefetch_arguments + "):\n" + body + pad + "\"" + op +
            "func.return\"(" + result + ") : (" + result_types + ") -> ()\n  }) {function_type = (i32, i32, i32" + prefetch_types + ") -> (" +
            result_types + "), sym_name = \"transform_" + number(k) + "\"} : () -> ()\n";
   }

@@ -35,6 +35,10 @@ struct Trace {
     return f();
   }
   template <class F> auto per_key_head(F f) { return f(); }
+  template <class F, class... X> void with_head_sums(F f, const X&... x) {
+    const handle sums[] = {make(x, trace::Op::sum_heads, X::rows::size, X::cols::size)...};
+    [&]<std::size_t... I>(std::index_sequence<I...>) { f(X{sums[I]}...); }(std::index_sequence_for<X...>{});
+  }
 
   // ---- control
   template <class P, class F> void when(const Scalar<Trace, i32>& x, P predicate, F body) {
@@ -137,6 +141,10 @@ struct Trace {
       else in.push_back(i);
     }
     return {p, p->add({.op = trace::Op::concat, .in = in, .rows = A::rows::size + B::rows::size, .cols = A::cols::size})};
+  }
+  template <class A, class B> static handle concat_cols(const A& a, const B& b) {
+    trace::Program* p = a.h.program;
+    return {p, p->add({.op = trace::Op::concat_cols, .in = {a.h.id, b.h.id}, .rows = A::rows::size, .cols = A::cols::size + B::cols::size})};
   }
   template <class A> static handle transpose(const A& a) { return make(a, trace::Op::transpose, A::cols::size, A::rows::size); }
   template <int B, class A> static handle diagonal_blocks(const A& a) { return make(a, trace::Op::diagonal_blocks, B, A::cols::size, B); }

@@ -1,0 +1,55 @@
+// The float64 gradients are those of the float64 recurrence: central differences, element by element.
+#include <catch2/catch.hpp>
+
+#include "../support/bits.hpp"
+#include "../support/oracle_backward.hpp"
+#include "../support/random_inputs.hpp"
+
+using namespace gdn;
+using namespace gdn::test;
+
+namespace {
+
+double objective(const CoreInput<double>& in, const Array<double>& d_out, const Array<double>& d_state) {
+  const auto r = recurrence(in);
+  double sum = 0;
+  for (std::size_t i = 0; i < d_out.size(); ++i) sum += r.out[i] * d_out[i];
+  for (std::size_t i = 0; i < d_state.size(); ++i) sum += r.state[i] * d_state[i];
+  return sum;
+}
+template <class F> Array<double> differences_of(Array<double>& x, F objective) {
+  Array<double> d(x.shape);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double at = x[i], h = 1e-5;
+    x[i] = at + h;
+    const double up = objective();
+    x[i] = at - h;
+    d[i] = (up - objective()) / (2 * h);
+    x[i] = at;
+  }
+  return d;
+}
+
+}  // namespace
+
+TEST_CASE("the gradients of the recurrence", "[oracle]") {
+  const std::vector<std::vector<int>> layouts{{}, document_ids({{1, 3}, {0, 2}, {1, 1}, {2, 3}, {3, 1}, {0, 1}}), document_ids({{0, 4}})};
+  for (const auto& ids : layouts)
+    for (const bool norm : {false, true})
+      for (const bool states : {false, true}) {
+        const int T = ids.empty() ? 6 : static_cast<int>(ids.size());
+        CAPTURE(T, norm, states);
+        auto in = random_core<double>(3, {T, 1, 2, 3, 2}, ids, states);
+        in.use_qk_norm = norm;
+        Random random(4);
+        const auto d_out = normal_array<double>(random, {T, 2, 2}), d_state = normal_array<double>(random, {2, 3, 2});
+        const auto found = recurrence_backward(in, d_out, d_state);
+        const auto value = [&] { return objective(in, d_out, d_state); };
+        CHECK(relative_l2(found.q, differences_of(in.q, value)) <= 1e-7);
+        CHECK(relative_l2(found.k, differences_of(in.k, value)) <= 1e-7);
+        CHECK(relative_l2(found.v, differences_of(in.v, value)) <= 1e-7);
+        CHECK(relative_l2(found.g, differences_of(in.g, value)) <= 1e-7);
+        CHECK(relative_l2(found.beta, differences_of(in.beta, value)) <= 1e-7);
+        if (states) CHECK(relative_l2(found.h0, differences_of(in.h0, value)) <= 1e-7);
+      }
+}
