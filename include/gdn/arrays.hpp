@@ -39,6 +39,7 @@ struct RefInfo {
   int first_row = 0;      // tokens, words: rows of the window before those of the ref
   int offset = 0;         // scalars: entry of chunk 0
   int initial = -1;       // carried: the ref it starts from, or -1 for zeros
+  bool identity = false;  // carried: it starts from the identity instead of zeros
   int final = -1;         // carried: the ref that takes its last value, or -1
 };
 
@@ -52,6 +53,7 @@ struct ArrayInfo {
 // How often a body runs: rows of a batch, tokens and chunks of a row, heads.
 struct Extent {
   int batch = 1, tokens = 0, chunk = 64, key_heads = 1, value_heads = 1;
+  bool descending = false;  // chunks from the last to the first
   int chunks() const { return (tokens + chunk - 1) / chunk; }
   int ratio() const { return value_heads / key_heads; }
 };

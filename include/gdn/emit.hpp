@@ -13,8 +13,9 @@ class Emit {
 
   template <class Call> void run(const Call& call) { module = mosaic::lower(traced(call).program, schedule_); }
   template <class F> void check_data(F) const {}
-  void check_repeats(std::int64_t n) const {
-    require(n == 1, "emit: ", n, " documents with states of their own are as many kernels; expected one, or ids in one row");
+  // Calls that run several kernels, one after the other.
+  void check_repeats(std::int64_t n, const char* of = "documents with states of their own", const char* instead = "one, or ids in one row") const {
+    require(n == 1, "emit: ", n, " ", of, " are as many kernels; expected ", instead);
   }
 
   // The per-head program behind the kernel, and the arrays it was traced on.

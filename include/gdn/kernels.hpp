@@ -7,4 +7,5 @@
 #include "gdn/calls/parts.hpp"
 #include "gdn/calls/recurrent.hpp"
 #include "gdn/calls/rows.hpp"
+#include "gdn/calls/scans.hpp"
 #include "gdn/cpu/machine.hpp"

@@ -30,7 +30,7 @@ class Simulate {
     for (std::size_t i = 0; i < module.outputs.size(); i++) scatter(result.outputs[i], named(module.outputs[i].name));
   }
   template <class F> void check_data(F) const {}
-  void check_repeats(std::int64_t) const {}
+  template <class... Text> void check_repeats(std::int64_t, Text...) const {}
 
  private:
   template <class F> static void each(const AnyView& v, F f) {

@@ -82,9 +82,9 @@ template <class M> struct Binding {
     return m.template declare<T, R, C>({.name = a.name, .place = place, .use = use, .element = a.element, .domain = domain, .array = array,
                                         .first_column = first_column, .first_row = first_row, .offset = offset});
   }
-  template <class R, class C> Ref<M, f32, R, C> carried(std::string name, Domain domain, int initial = -1, int final = -1) {
+  template <class R, class C> Ref<M, f32, R, C> carried(std::string name, Domain domain, int initial = -1, int final = -1, bool identity = false) {
     return m.template declare<f32, R, C>({.name = std::move(name), .place = Place::carried, .use = Use::in, .element = Element::f32,
-                                          .domain = domain, .initial = initial, .final = final});
+                                          .domain = domain, .initial = initial, .identity = identity, .final = final});
   }
 };
 

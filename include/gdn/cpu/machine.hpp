@@ -454,11 +454,13 @@ template <class Body> void for_every_head(Machine& m, int threads, Body body) {
     };
     for_carried([&](const RefInfo& r, Handle& h) { h = m.initial(r); });
     const int end = any_carried ? chunks : std::min(chunks, piece + 1);
-    for (at.chunk = piece; at.chunk < end; at.chunk++)
+    for (int step = piece; step < end; step++) {
+      at.chunk = x.descending ? chunks - 1 - step : step;
       for (at.part = 0; at.part < ratio; at.part++) {
         at.next_shared = 0;
         body(m);
       }
+    }
     for_carried([&](const RefInfo& r, Handle& h) { m.finish(r, h); });
   });
 }
@@ -481,7 +483,7 @@ class Cpu {
     cpu::for_every_head(m, threads_, [&](cpu::Machine& machine) { call.head(machine, refs); });
   }
   template <class F> void check_data(F f) const { f(); }  // what only the values tell
-  void check_repeats(std::int64_t) const {}
+  template <class... Text> void check_repeats(std::int64_t, Text...) const {}
 
  private:
   int threads_;
@@ -541,8 +543,12 @@ inline Machine::Window Machine::next_window(int ref) const {
   Position at = *position();
   const Window here = window(ref, at);
   if (r.place != Place::tokens || here.column != 1 || r.cols == 1) return here;
-  if (r.domain != Domain::value_head || ++at.part == extent.ratio()) at.part = 0, at.chunk++;
-  if (at.chunk == extent.chunks()) at.chunk = 0, at.key_head++;
+  const int first = extent.descending ? extent.chunks() - 1 : 0, last = extent.chunks() - 1 - first;
+  if (r.domain != Domain::value_head || ++at.part == extent.ratio()) {
+    at.part = 0;
+    if (at.chunk == last) at.chunk = first, at.key_head++;
+    else at.chunk += extent.descending ? -1 : 1;
+  }
   if (at.key_head == extent.key_heads) return here;
   const Window next = window(ref, at);
   const long bytes = r.element == Element::bf16 ? 2 : 4;
@@ -631,6 +637,7 @@ inline void Machine::store_rows(int ref, const Handle& history, int plan) const 
 inline Handle Machine::initial(const RefInfo& r) const {
   Handle h = Handle::fresh(r.rows, r.cols);
   fill(h, 0.f);
+  for (int i = 0; r.identity && i < r.rows; i++) h.data()[i * h.pitch() + i] = 1.f;
   if (r.initial < 0) return h;
   const Handle from = load(r.initial);
   for (int i = 0; i < from.rows(); i++)  // fewer rows than carried are the last ones

@@ -201,6 +201,11 @@ class Lowering {
 
   // The chunk that a stage with this delay works on, held inside the row; repeats at both ends do the same work again.
   int chunk_at(int delay) {
+    const int c = work_at(delay);
+    return x.descending ? b.op("arith.subi", {b.i32(x.chunks() - 1), c}, "", "i32") : c;
+  }
+  // The same, counted from the first that is worked on.
+  int work_at(int delay) {
     if (delay == 0 && most_delay() == 0) return step_index;
     int c = delay ? b.op("arith.subi", {step_index, b.i32(delay)}, "", "i32") : step_index;
     if (delay) c = b.op("arith.maxsi", {c, b.i32(0)}, "", "i32");
@@ -256,6 +261,13 @@ class Lowering {
   int is_planned_chunk(const Node& n, int delay) {
     const int planned = scalar_at(p.refs[n.b], b.i32(0));
     return b.compare(0, chunk_at(delay), planned, "i1");
+  }
+
+  // The identity, of any number of leading entries.
+  int identity(const Shape& shape) {
+    const int rank = static_cast<int>(shape.size());
+    const int diagonal = b.compare(0, iota(shape, rank - 2), iota(shape, rank - 1), vector_type(shape, Element::i1));
+    return b.op("arith.select", {diagonal, b.splat(shape, Element::f32, 0x3f800000), b.splat(shape, Element::f32, 0)}, "", vector_type(shape, Element::f32));
   }
 
   // ---- elementwise operations
@@ -455,7 +467,12 @@ class Lowering {
         }
         if (most_delay()) {
           constant("%end", x.chunks() - 1);
-          binary("%chunk", "arith.minsi", v, "%end");
+          binary("%work", "arith.minsi", v, "%end");
+          v = "%work";
+        }
+        if (x.descending) {
+          constant("%last", x.chunks() - 1);
+          binary("%chunk", "arith.subi", "%last", v);
           v = "%chunk";
         }
       }

@@ -1062,6 +1062,7 @@ class Paired : Lowering {
     b.when(b.compare(0, step_index, b.i32(doubled(ref) ? 0 : delay(stage_of(ref))), "i1"), [&] {
       b.loop(units, [&](int i) {
         int v = b.splat(tile, r.element, 0);
+        if (r.identity) v = beside(std::vector<int>(static_cast<std::size_t>(tile[1] / r.cols), identity({r.rows, r.cols})), r.rows, tile[1], r.element);
         if (r.initial >= 0) v = initial(r, i, tile);
         store(memory, {b.as_index(plus(i, slot)), b.index(0), b.index(0)}, v, tile, r.element);
       });
