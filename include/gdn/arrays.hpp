@@ -50,6 +50,7 @@ struct RefInfo {
   int offset = 0;         // scalars: entry of chunk 0
   int per_chunk = 0;      // plans of store_rows: entries from one chunk's plan to the next; 0: one plan for all
   int initial = -1;       // carried: the ref it starts from, or -1 for zeros
+  bool identity = false;  // carried: it starts from the identity instead of zeros
   int final = -1;         // carried: the ref that takes its last value, or -1
 };
 

@@ -13,8 +13,9 @@ class Emit {
 
   template <class Call> void run(const Call& call) { module = mosaic::lower(traced(call).program, schedule_); }
   template <class F> void check_data(F) const {}
-  void check_kernels(std::int64_t n, const char* what) const {
-    require(n <= 1, "emit: ", n, " ", what, " are as many kernels; expected one");
+  // Calls that run several kernels, one after the other.
+  void check_kernels(std::int64_t n, const char* of, const char* instead = "one") const {
+    require(n <= 1, "emit: ", n, " ", of, " are as many kernels; expected ", instead);
   }
   // A kernel's windows are whole chunks of the array.
   static void check_turns(const char* call, const std::vector<i32>& turns, int C) {

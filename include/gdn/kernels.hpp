@@ -7,5 +7,6 @@
 #include "gdn/calls/parts.hpp"
 #include "gdn/calls/recurrent.hpp"
 #include "gdn/calls/rows.hpp"
+#include "gdn/calls/scans.hpp"
 #include "gdn/calls/sequences.hpp"
 #include "gdn/cpu/machine.hpp"

@@ -30,7 +30,7 @@ class Simulate {
     for (std::size_t i = 0; i < module.outputs.size(); i++) scatter(result.outputs[i], named(module.outputs[i].name));
   }
   template <class F> void check_data(F) const {}
-  void check_kernels(std::int64_t, const char*) const {}
+  template <class... Text> void check_kernels(std::int64_t, Text...) const {}
   static void check_turns(const char* call, const std::vector<i32>& turns, int C) { Emit::check_turns(call, turns, C); }
 
  private:

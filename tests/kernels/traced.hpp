@@ -11,6 +11,7 @@ struct Traced {
   explicit Traced(Schedule s = Schedule::lifted(), sim::Options o = {}) : simulate(std::move(s), o) {}
   template <class Call> void run(const Call& call) { test::simulate(simulate, Emit::traced(call)); }
   template <class F> void check_data(F) const {}
+  template <class... Text> void check_kernels(std::int64_t, Text...) const {}
 };
 
 // `call` on the CPU and in the simulator.

@@ -13,6 +13,7 @@
 #include "gdn/calls/parts.hpp"
 #include "gdn/calls/recurrent.hpp"
 #include "gdn/calls/rows.hpp"
+#include "gdn/calls/scans.hpp"
 #include "gdn/calls/sequences.hpp"
 #include "gdn/emit.hpp"
 
@@ -246,6 +247,31 @@ template <class Act> void norms(Writer& w, const std::string& what, const Sizes&
   });
 }
 
+// The scans of context parallelism, and the parts of their trees.
+template <Precision P, class Act> void scans(Writer& w, const std::string& what, const Sizes& n, bool with_documents, const Schedule& s) {
+  constexpr int K = 128, C = 64;
+  const int N = (n.T + C - 1) / C;
+  TransitionArrays<Act> t;
+  t.k = shaped<const Act>({n.B, n.T, n.Hk, K});
+  t.g = shaped<const f32>({n.B, n.T, n.Hv}), t.beta = shaped<const f32>({n.B, n.T, n.Hv});
+  t.t_inv = shaped<const f32>({n.B, N, C, n.Hv, C});
+  if (with_documents) t.ids = documents(n);
+  t.phi = shaped<f32>({n.B, n.Hv, K, K});
+  StateGradientArrays<Act> d{t.k, t.k, shaped<const Act>({n.B, n.T, n.Hv, K}), t.g, t.beta, t.t_inv, t.ids, {}, t.phi};
+  if (with_documents) d.d_final = shaped<const f32>({n.B, n.Hv, K, K});
+  const std::string type = text(type_name<Act>, P == Precision::bf16x3 ? ".p3" : ".pf");
+  w.write(type.c_str(), what, s, [&](auto& m) { transition<P>(m, t, {.use_qk_norm = true}); });
+  w.write(type.c_str(), what, s, [&](auto& m) { state_gradient<P>(m, d, {.use_qk_norm = true}); });
+  if (n.T > 1024) return;
+  const auto matrices = [&](int chunks) { return shaped<f32>({n.B, chunks, n.Hv, K, K}); };
+  w.write(type.c_str(), what, Schedule::lifted(), [&](auto& m) { chunk_transitions<P>(m, t, matrices(N)); });
+  w.write(type.c_str(), what, Schedule::lifted(), [&](auto& m) { chunk_gradients<P>(m, d, matrices(N)); });
+  const int pairs = N / 2;
+  w.write(type.c_str(), what, Schedule::lifted(), [&](auto& m) {
+    join_chunks<P>(m, JoinArrays{matrices(pairs), matrices(pairs), matrices(pairs), matrices(pairs), matrices(pairs), matrices(pairs)});
+  });
+}
+
 // Rows up to a limit, at the widths of a large model; without one where all blocks are whole; with the limit that a partial block brings.
 template <class Act, int W, int Wide> void rows(Writer& w, const std::string& what, std::int64_t n, bool limited, bool exact = false) {
   const auto limit = limited ? shaped<const i32>({1}) : View<const i32, 1>();
@@ -307,6 +333,10 @@ int main(int argc, char** argv) try {
   sequences<f32>(w);
   parts<bf16>(w);
   parts<f32>(w);
+  const Schedule fast = Schedule::fastest("transition", mosaic::Target::tpu7x);
+  scans<Precision::bf16x3, bf16>(w, "full_size", {.T = 16384, .Hk = 16, .Hv = 64}, false, fast);
+  scans<Precision::bf16x3, bf16>(w, "documents", {.T = 300, .B = 2}, true, fast);
+  scans<Precision::f32, f32>(w, "documents", {.T = 300}, true, Schedule::lifted());
   norms<bf16>(w, "full_size", {.T = 16384, .Hv = 64}, Schedule::lifted(32));
   norms<f32>(w, "ragged", {.T = 150, .B = 2}, Schedule::lifted());
   rows<bf16, 1024, 4096>(w, "limit", 225280, true);

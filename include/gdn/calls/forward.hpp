@@ -94,9 +94,9 @@ template <class M> struct Binding {
     return m.template declare<i32, One, One>({.name = m.info(array).name, .place = Place::scalars, .use = Use::in, .element = Element::i32,
                                               .domain = Domain::token, .array = array, .per_chunk = per_chunk});
   }
-  template <class R, class C> Ref<M, f32, R, C> carried(std::string name, Domain domain, int initial = -1, int final = -1) {
+  template <class R, class C> Ref<M, f32, R, C> carried(std::string name, Domain domain, int initial = -1, int final = -1, bool identity = false) {
     return m.template declare<f32, R, C>({.name = std::move(name), .place = Place::carried, .use = Use::in, .element = Element::f32,
-                                          .domain = domain, .initial = initial, .final = final});
+                                          .domain = domain, .initial = initial, .identity = identity, .final = final});
   }
 };
 

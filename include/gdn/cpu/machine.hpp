@@ -524,7 +524,7 @@ class Cpu {
     cpu::for_every_head(m, threads_, [&](cpu::Machine& machine) { call.head(machine, refs); });
   }
   template <class F> void check_data(F f) const { f(); }  // what only the values tell
-  void check_kernels(std::int64_t, const char*) const {}
+  template <class... Text> void check_kernels(std::int64_t, Text...) const {}
   void check_turns(const char*, const std::vector<i32>&, int) const {}
 
  private:
@@ -691,6 +691,7 @@ inline void Machine::store_rows(int ref, const Handle& history, int plan) const 
 inline Handle Machine::initial(const RefInfo& r) const {
   Handle h = Handle::fresh(r.rows, r.cols);
   fill(h, 0.f);
+  for (int i = 0; r.identity && i < r.rows; i++) h.data()[i * h.pitch() + i] = 1.f;
   if (r.initial < 0 || (turns_ && !is(Turn::reads, position()->chunk))) return h;
   const Handle from = load(r.initial);
   for (int i = 0; i < from.rows(); i++)  // fewer rows than carried are the last ones

@@ -210,7 +210,7 @@ class Lifted : Lowering {
     const RefInfo& r = p.refs[ref];
     const Shape all{heads_in_step(r.domain), r.rows, r.cols};
     b.when(begins(0, 0), [&] {
-      int v = b.splat(all, r.element, 0);
+      int v = r.identity ? identity(all) : b.splat(all, r.element, 0);
       if (r.initial >= 0) {
         const RefInfo& from = p.refs[r.initial];
         v = read(from, 0);

@@ -309,6 +309,13 @@ class Lowering {
     return b.compare(0, chunk_at(delay), plan_entry(n, 0, delay), "i1");
   }
 
+  // The identity, of any number of leading entries.
+  int identity(const Shape& shape) {
+    const int rank = static_cast<int>(shape.size());
+    const int diagonal = b.compare(0, iota(shape, rank - 2), iota(shape, rank - 1), vector_type(shape, Element::i1));
+    return b.op("arith.select", {diagonal, b.splat(shape, Element::f32, 0x3f800000), b.splat(shape, Element::f32, 0)}, "", vector_type(shape, Element::f32));
+  }
+
   // ---- elementwise operations
   int elementwise(const Node& n, const std::vector<int>& in, Element operand, const std::string& type) {
     static const std::string none = "fastmath = #arith.fastmath<none>";

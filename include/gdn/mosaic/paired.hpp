@@ -1061,6 +1061,7 @@ class Paired : Lowering {
     b.when(begins(doubled(ref) ? 0 : d, d), [&] {
       b.loop(units, [&](int i) {
         int v = b.splat(tile, r.element, 0);
+        if (r.identity) v = beside(std::vector<int>(static_cast<std::size_t>(tile[1] / r.cols), identity({r.rows, r.cols})), r.rows, tile[1], r.element);
         if (r.initial >= 0) v = read_or_zeros(initial(r, i, tile, d), tile, r.element, d);
         store(memory, {first_slot(ref, i), b.index(0), b.index(0)}, v, tile, r.element);
       });

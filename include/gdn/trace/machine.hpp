@@ -116,10 +116,12 @@ struct Trace {
     const int a_hi = p.round(a.id), b_hi = p.round(b.id);
     const int hi_hi = one(Precision::bf16, a_hi, b_hi);
     if (precision == Precision::bf16) return {&p, hi_hi};
+    // The low part of a bf16 value is +0, a dot with it is +0, and no dot is -0: left out, nothing changes.
     auto low = [&](int x, int hi) { return p.round(p.elementwise(Op::sub, {x, p.extend(hi)}, Element::f32)); };
-    const int a_lo = low(a.id, a_hi), b_lo = low(b.id, b_hi);
-    const int hi_lo = one(Precision::bf16, a_hi, b_lo), lo_hi = one(Precision::bf16, a_lo, b_hi);
-    return {&p, p.elementwise(Op::add, {p.elementwise(Op::add, {hi_hi, hi_lo}, Element::f32), lo_hi}, Element::f32)};
+    int sum = hi_hi;
+    if (!p.exact_in_bf16(b.id)) sum = p.elementwise(Op::add, {sum, one(Precision::bf16, a_hi, low(b.id, b_hi))}, Element::f32);
+    if (!p.exact_in_bf16(a.id)) sum = p.elementwise(Op::add, {sum, one(Precision::bf16, low(a.id, a_hi), b_hi)}, Element::f32);
+    return {&p, sum};
   }
 
   // ---- structure and reductions

@@ -122,6 +122,14 @@ struct Program {
     const Node& n = nodes[i];
     return n.element == Element::f32 ? i : add({.op = Op::extend, .in = {i}, .rows = n.rows, .cols = n.cols});
   }
+  // Whether rounding to bf16 changes nothing: widened values, and what is moved or selected of them.
+  bool exact_in_bf16(int i) const {
+    const Node& n = nodes[i];
+    if (n.element == Element::bf16 || n.op == Op::extend || is_zero(i)) return true;
+    if (n.op == Op::select) return exact_in_bf16(n.in[1]) && exact_in_bf16(n.in[2]);
+    const bool moved = n.op == Op::rows || n.op == Op::concat || n.op == Op::transpose || n.op == Op::stretch;
+    return moved && std::all_of(n.in.begin(), n.in.end(), [&](int j) { return exact_in_bf16(j); });
+  }
   // Rounding to bf16 commutes with moves and with selecting zero: done as early as possible, less is moved and kept.
   // Only at multiples of 16 rows, the height of a bf16 tile.
   int round(int i) {
