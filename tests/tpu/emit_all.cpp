@@ -268,7 +268,7 @@ template <Precision P, class Act> void scans(Writer& w, const std::string& what,
   w.write(type.c_str(), what, Schedule::lifted(), [&](auto& m) { chunk_gradients<P>(m, d, matrices(N)); });
   const int pairs = N / 2;
   w.write(type.c_str(), what, Schedule::lifted(), [&](auto& m) {
-    join_chunks<P>(m, JoinArrays{matrices(pairs), matrices(pairs), matrices(pairs), matrices(pairs), matrices(pairs), matrices(pairs)});
+    join_chunks<P>(m, JoinArrays{.earlier = matrices(pairs), .later = matrices(pairs), .d_earlier = matrices(pairs), .d_later = matrices(pairs), .joined = matrices(pairs), .d_joined = matrices(pairs)});
   });
 }
 

@@ -126,18 +126,38 @@ template <class G, Precision P, class Act> struct StateGradientCall {
   }
 };
 
-// Neighbours of a level of the tree, [B, n, Hv, K, ..] each.
+}  // namespace detail
+
+// Neighbours of a level of the tree: what is wanted of them.
+struct JoinArrays {
+  View<const f32, 5> earlier = {}, later = {};      // [B, n, Hv, K, K], Phi
+  View<const f32, 5> s_earlier = {}, s_later = {};  // [B, n, Hv, K, V], states from zeros
+  View<const f32, 5> d_earlier = {}, d_later = {};  // [B, n, Hv, K, V], gradients
+  View<f32, 5> joined = {};                    // [B, n, Hv, K, K] = later earlier
+  View<f32, 5> s_joined = {};                  // [B, n, Hv, K, V] = later s_earlier + s_later
+  View<f32, 5> d_joined = {};                  // [B, n, Hv, K, V] = earlier^T d_later + d_earlier
+};
+
+namespace detail {
+
 template <Precision P, class K, class V> struct JoinCall {
   const char* name;
-  View<const f32, 5> earlier, later, d_earlier, d_later;
-  View<f32, 5> joined, d_joined;
+  const JoinArrays& x;
   Extent extent;
 
   template <class M> PairRefs<M, K, V> bind(M& m) const {
     Binding<M> b{m};
-    return {bind_states<M, K, K>(b, "earlier", Use::in, earlier, Place::chunk_state), bind_states<M, K, K>(b, "later", Use::in, later, Place::chunk_state),
-            bind_states<M, K, K>(b, "joined", Use::out, joined, Place::chunk_state), bind_states<M, K, V>(b, "d_earlier", Use::in, d_earlier, Place::chunk_state),
-            bind_states<M, K, V>(b, "d_later", Use::in, d_later, Place::chunk_state), bind_states<M, K, V>(b, "d_joined", Use::out, d_joined, Place::chunk_state)};
+    auto square = [&](const char* array, Use use, const auto& v) { return bind_states<M, K, K>(b, array, use, v, Place::chunk_state); };
+    auto state = [&](const char* array, Use use, const auto& v) { return bind_states<M, K, V>(b, array, use, v, Place::chunk_state); };
+    PairRefs<M, K, V> r;
+    if (x.joined || x.d_joined) r.earlier = square("earlier", Use::in, x.earlier);
+    if (x.joined || x.s_joined) r.later = square("later", Use::in, x.later);
+    r.joined = square("joined", Use::out, x.joined);
+    if (x.s_joined) r.s_earlier = state("s_earlier", Use::in, x.s_earlier), r.s_later = state("s_later", Use::in, x.s_later);
+    r.s_joined = state("s_joined", Use::out, x.s_joined);
+    if (x.d_joined) r.d_earlier = state("d_earlier", Use::in, x.d_earlier), r.d_later = state("d_later", Use::in, x.d_later);
+    r.d_joined = state("d_joined", Use::out, x.d_joined);
+    return r;
   }
   template <class M> void head(M&, const PairRefs<M, K, V>& r) const { join_head<P>(r); }
 };
@@ -239,7 +259,7 @@ void state_gradient(Machine& machine, const StateGradientArrays<Act>& x, const S
 }
 
 // The parts of the tree: Phi of every chunk [B, N, Hv, K, K]; what the outputs of a chunk give the gradient of the state before it
-// [B, N, Hv, K, V]; and neighbours joined, earlier and later [B, n, Hv, K, ..] to [B, n, Hv, K, ..]. Gradients may be absent in the latter.
+// [B, N, Hv, K, V]; and neighbours joined.
 template <Precision P = Precision::bf16x3, class G = Head128, class Machine, class Act>
 void chunk_transitions(Machine& machine, const TransitionArrays<Act>& x, const View<f32, 5>& phi, const ScanOptions& o = {}) {
   constexpr const char* call = "chunk_transitions";
@@ -269,41 +289,32 @@ void chunk_gradients(Machine& machine, const StateGradientArrays<Act>& x, const 
   if (count(d_initial.shape) == 0) return;
   machine.run(detail::StateGradientCall<G, P, Act>{call, a, d_initial, extent, detail::scan_options<K>(o), detail::scan_plan(x.ids, extent, o.continues)});
 }
-struct JoinArrays {
-  View<const f32, 5> earlier, later;      // [B, n, Hv, K, K]
-  View<const f32, 5> d_earlier, d_later;  // [B, n, Hv, K, V] or absent
-  View<f32, 5> joined;                    // [B, n, Hv, K, K]; absent: not wanted
-  View<f32, 5> d_joined;                  // [B, n, Hv, K, V]
-};
 template <Precision P = Precision::bf16x3, class G = Head128, class Machine> void join_chunks(Machine& machine, const JoinArrays& x) {
   constexpr const char* call = "join_chunks";
   constexpr int K = G::key::size, V = G::value::size;
-  checks::given(call, "earlier", static_cast<bool>(x.earlier));
-  checks::given(call, "joined or d_joined", x.joined || x.d_joined);
-  const std::int64_t B = x.earlier.shape[0], n = x.earlier.shape[1], H = x.earlier.shape[2];
-  checks::shape(call, "earlier", x.earlier, {B, n, H, K, K});
-  if (x.joined) {
-    checks::given(call, "later", static_cast<bool>(x.later));
-    checks::shape(call, "later", x.later, {B, n, H, K, K});
-    checks::shape(call, "joined", x.joined, {B, n, H, K, K});
-  }
-  if (x.d_joined) {
-    checks::given(call, "d_earlier", static_cast<bool>(x.d_earlier));
-    checks::given(call, "d_later", static_cast<bool>(x.d_later));
-    checks::shape(call, "d_earlier", x.d_earlier, {B, n, H, K, V});
-    checks::shape(call, "d_later", x.d_later, {B, n, H, K, V});
-    checks::shape(call, "d_joined", x.d_joined, {B, n, H, K, V});
-  }
+  require(x.joined || x.s_joined || x.d_joined, call, ": nothing is wanted; expected one of joined, s_joined and d_joined");
+  const Sizes<5> wanted = x.joined ? x.joined.shape : x.s_joined ? x.s_joined.shape : x.d_joined.shape;
+  const std::int64_t B = wanted[0], n = wanted[1], H = wanted[2];
+  auto needs = [&](bool needed, const char* name, const auto& v, int columns) {
+    if (!needed) return;
+    checks::given(call, name, static_cast<bool>(v));
+    checks::shape(call, name, v, {B, n, H, K, columns});
+  };
+  needs(x.joined || x.d_joined, "earlier", x.earlier, K), needs(x.joined || x.s_joined, "later", x.later, K);
+  needs(static_cast<bool>(x.joined), "joined", x.joined, K);
+  for (const auto& [name, v, of] : {std::tuple{"s_earlier", x.s_earlier, x.s_joined}, {"s_later", x.s_later, x.s_joined}, {"d_earlier", x.d_earlier, x.d_joined},
+                                    {"d_later", x.d_later, x.d_joined}, {"s_joined", View<const f32, 5>(x.s_joined), x.s_joined},
+                                    {"d_joined", View<const f32, 5>(x.d_joined), x.d_joined}})
+    needs(static_cast<bool>(of), name, v, V);
   checks::no_overlap(call, std::array{checks::span_of("earlier", x.earlier, false), checks::span_of("later", x.later, false),
+                                      checks::span_of("s_earlier", x.s_earlier, false), checks::span_of("s_later", x.s_later, false),
                                       checks::span_of("d_earlier", x.d_earlier, false), checks::span_of("d_later", x.d_later, false),
-                                      checks::span_of("joined", x.joined, true), checks::span_of("d_joined", x.d_joined, true)},
+                                      checks::span_of("joined", x.joined, true), checks::span_of("s_joined", x.s_joined, true),
+                                      checks::span_of("d_joined", x.d_joined, true)},
                      [](auto, auto) { return false; });
-  if (count(x.earlier.shape) == 0) return;
+  if (count(wanted) == 0) return;
   const int heads = static_cast<int>(H);
-  detail::JoinCall<P, typename G::key, typename G::value> join{call, x.earlier, {}, {}, {}, x.joined, x.d_joined, {static_cast<int>(B), static_cast<int>(n), 1, heads, heads}};
-  if (x.joined) join.later = x.later;
-  if (x.d_joined) join.d_earlier = x.d_earlier, join.d_later = x.d_later;
-  machine.run(join);
+  machine.run(detail::JoinCall<P, typename G::key, typename G::value>{call, x, {static_cast<int>(B), static_cast<int>(n), 1, heads, heads}});
 }
 
 // The scans by way of the tree: all chunks' matrices at once, then neighbours joined, again and again. Without a partner the last chunk
@@ -321,7 +332,7 @@ void transition_by_tree(Machine& machine, const TransitionArrays<Act>& x, const 
   while (phi.n > 1) {
     const std::int64_t pairs = phi.n / 2;
     detail::Level next(B, (phi.n + 1) / 2, H, K, K);
-    join_chunks<P, G>(machine, JoinArrays{phi.every_second(0, pairs), phi.every_second(1, pairs), {}, {}, next.front(pairs), {}});
+    join_chunks<P, G>(machine, JoinArrays{.earlier = phi.every_second(0, pairs), .later = phi.every_second(1, pairs), .joined = next.front(pairs)});
     if (phi.n % 2) next.copy(pairs, phi, phi.n - 1);
     phi = std::move(next);
   }
@@ -345,8 +356,8 @@ void state_gradient_by_tree(Machine& machine, const StateGradientArrays<Act>& x,
     // Joined chunks stand behind the first one, if that waits.
     View<f32, 5> joined = next.front(pairs), d_joined = d_next.front(pairs);
     joined.data += odd * joined.strides[1], d_joined.data += odd * d_joined.strides[1];
-    join_chunks<P, G>(machine, JoinArrays{phi.every_second(odd, pairs), phi.every_second(odd + 1, pairs), d.every_second(odd, pairs),
-                                          d.every_second(odd + 1, pairs), joined, d_joined});
+    join_chunks<P, G>(machine, JoinArrays{.earlier = phi.every_second(odd, pairs), .later = phi.every_second(odd + 1, pairs), .d_earlier = d.every_second(odd, pairs),
+                                          .d_later = d.every_second(odd + 1, pairs), .joined = joined, .d_joined = d_joined});
     if (odd) next.copy(0, phi, 0), d_next.copy(0, d, 0);
     phi = std::move(next), d = std::move(d_next);
   }
@@ -354,7 +365,7 @@ void state_gradient_by_tree(Machine& machine, const StateGradientArrays<Act>& x,
   if (x.d_final) {
     detail::Level end(B, 1, H, K, V), whole(B, 1, H, K, V);
     detail::pass_on(x.d_final, View<f32, 4>(end.data.data(), {B, H, K, V}, {H * K * V, K * V, V, 1}));
-    join_chunks<P, G>(machine, JoinArrays{phi.every_second(0, 1), {}, d.every_second(0, 1), end.every_second(0, 1), {}, whole.all()});
+    join_chunks<P, G>(machine, JoinArrays{.earlier = phi.every_second(0, 1), .d_earlier = d.every_second(0, 1), .d_later = end.every_second(0, 1), .d_joined = whole.all()});
     d = std::move(whole);
   }
   detail::pass_on(View<const f32, 4>(d.data.data(), {B, H, K, V}, {H * K * V, K * V, V, 1}), x.d_initial);

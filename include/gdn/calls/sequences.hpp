@@ -15,12 +15,12 @@
 namespace gdn {
 
 struct Sequences {
-  std::span<const i32> starts;      // [n + 1]: first tokens (query_start_loc). A sequence ends where the next one starts,
-  std::span<const i32> lengths;     // [n]: or after so many tokens, if given
-  std::span<const i32> slots;       // [n]: where the state is read and written
-  std::span<const i32> context;     // [n]: tokens before these (seq_lens - lengths). 0: the state is zeros, whatever the slot holds; absent: none is 0
-  std::span<const i32> read_slots;  // [n]: where the state is read instead, if given: that of the last accepted speculative token
-  std::span<const i32> snapshots;   // [N]: slots that take the state after each chunk but the last of a sequence, or 0; absent: none
+  std::span<const i32> starts = {};      // [n + 1]: first tokens (query_start_loc). A sequence ends where the next one starts,
+  std::span<const i32> lengths = {};     // [n]: or after so many tokens, if given
+  std::span<const i32> slots = {};       // [n]: where the state is read and written
+  std::span<const i32> context = {};     // [n]: tokens before these (seq_lens - lengths). 0: the state is zeros, whatever the slot holds; absent: none is 0
+  std::span<const i32> read_slots = {};  // [n]: where the state is read instead, if given: that of the last accepted speculative token
+  std::span<const i32> snapshots = {};   // [N]: slots that take the state after each chunk but the last of a sequence, or 0; absent: none
   std::int64_t decodes = 0;         // for serve
 };
 

@@ -4,7 +4,8 @@
 //   m scan, chunks ascending from I:    A <- gl A - (k w)^T (M (gf (k A)))
 //   dh scan, chunks descending from dS: A <- (gl A + (q gf)^T do) - (k gf)^T (M^T (E^T do + w (k A)))
 // The products stay factored. Multiplied out, the rounding of Phi's near-identity part would be paid at every chunk; the tree does that:
-//   Phi of neighbours is Phi_later Phi_earlier,  and their ends' gradient D = Phi_earlier^T D_later + D_earlier,
+//   Phi of neighbours is Phi_later Phi_earlier,  their state from zeros s = Phi_later s_earlier + s_later,
+//   and their ends' gradient D = Phi_earlier^T D_later + D_earlier,
 //   D of a chunk = (q gf)^T do - (k gf)^T (M^T (E^T do))
 // Dots are of class P; Act is the class of the forward whose M it is, which tells how keys are rounded and decays summed.
 #pragma once
@@ -141,13 +142,15 @@ void chunk_gradient_head(M& m, const D& documents, const ScanRefs<M, C, K, V>& x
 }
 
 template <class M, class K, class V> struct PairRefs {
-  Ref<M, f32, K, K> earlier, later, joined;      // Phi
-  Ref<M, f32, K, V> d_earlier, d_later, d_joined;  // D; absent: only Phi
+  Ref<M, f32, K, K> earlier, later, joined;        // Phi
+  Ref<M, f32, K, V> s_earlier, s_later, s_joined;  // s
+  Ref<M, f32, K, V> d_earlier, d_later, d_joined;  // D
 };
 template <Precision P, class M, class K, class V> void join_head(const PairRefs<M, K, V>& x) {
-  auto earlier = load(x.earlier);
-  if (x.joined) store(x.joined, dot<P>(load(x.later), earlier));
-  if (x.d_joined) store(x.d_joined, map([](auto through, auto d) { return through + d; }, product<P>(transpose(earlier), load(x.d_later)), load(x.d_earlier)));
+  const auto plus = [](auto through, auto y) { return through + y; };
+  if (x.joined) store(x.joined, dot<P>(load(x.later), load(x.earlier)));
+  if (x.s_joined) store(x.s_joined, map(plus, product<P>(load(x.later), load(x.s_earlier)), load(x.s_later)));
+  if (x.d_joined) store(x.d_joined, map(plus, product<P>(transpose(load(x.earlier)), load(x.d_later)), load(x.d_earlier)));
 }
 
 }  // namespace gdn
