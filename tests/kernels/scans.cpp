@@ -388,7 +388,8 @@ TEMPLATE_TEST_CASE("scans: CPU and simulator", "", bf16, f32) {
   check_machines<Scans<P3, TestType>>({.batch = 2, .tokens = 200, .key_heads = 2, .value_heads = 4, .documents = true, .d_final = true, .normalise = true}, placements());
   check_machines<Scans<PF, TestType>>({.tokens = 130, .value_heads = 4}, placements());
   check_machines<Scans<P3, TestType>>({.tokens = 64, .value_heads = 2, .gates = false}, placements());
-  check_machines<Scans<P3, TestType>>({.tokens = 128, .key_heads = 4, .value_heads = 8, .normalise = true}, {Schedule::lifted(2), Schedule::skewed(4)});
+  check_machines<Scans<P3, TestType>>({.tokens = 300, .key_heads = 2, .value_heads = 8, .documents = true}, {Schedule::fastest("state_gradient", mosaic::Target::tpu7x)});
+  check_machines<Scans<P3, TestType>>({.tokens = 128, .key_heads = 4, .value_heads = 8, .normalise = true}, {Schedule::lifted(2), Schedule::skewed(4), Schedule::fastest("transition", mosaic::Target::tpu7x)});
   check_machines<Scans<P3, TestType, Small>>({.batch = 2, .tokens = 40, .documents = true, .continues = false}, {Schedule::lifted()});
   check_machines<Tree<Scans<P3, TestType, Small>>>({.batch = 2, .tokens = 90, .documents = true, .d_final = true}, {Schedule::lifted()});
 }

@@ -333,7 +333,7 @@ int main(int argc, char** argv) try {
   sequences<f32>(w);
   parts<bf16>(w);
   parts<f32>(w);
-  const Schedule fast = Schedule::fastest("transition", mosaic::Target::tpu7x);
+  const Schedule fast = Schedule::fastest("state_gradient", mosaic::Target::tpu7x);
   scans<Precision::bf16x3, bf16>(w, "full_size", {.T = 16384, .Hk = 16, .Hv = 64}, false, fast);
   scans<Precision::bf16x3, bf16>(w, "documents", {.T = 300, .B = 2}, true, fast);
   scans<Precision::f32, f32>(w, "documents", {.T = 300}, true, Schedule::lifted());

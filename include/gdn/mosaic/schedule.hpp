@@ -45,6 +45,10 @@ struct Schedule {
   static Schedule fastest(const std::string& kernel, Target target) {
     Schedule s = skewed();
     if (kernel.ends_with("_states")) s.vectors_tick = 12;
+    if (kernel == "transition" || kernel == "state_gradient") {
+      s.group = 4;
+      s.delay = {0, 0, 1};
+    }
     if (target == Target::v5e) s.join_narrow_dots = false;  // its matrix units are 128 wide
     if (target != Target::tpu7x) s.vmem_limit_bytes = 100ll << 20;
     return s;
