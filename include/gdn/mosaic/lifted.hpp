@@ -95,6 +95,18 @@ class Lifted : Lowering {
         }
         return concat(in, 0, all, r.element);
       }
+      case Place::before: {
+        std::vector<int> in;
+        for (int h = 0; h < H; h++) {
+          const At at = before_window(r, h * r.cols, r.cols, delay);
+          const int all_rows = load(at.window->value, {b.index(0), b.index(0), b.index(at.lane)}, {rows_before, r.cols}, r.element, 3);
+          in.push_back(reshape(slice(as_f32(all_rows, {rows_before, r.cols}, r.element), {rows_before - r.rows, 0}, {r.rows, r.cols}, Element::f32),
+                               {1, r.rows, r.cols}, Element::f32));
+        }
+        const int first = b.compare(0, chunk_at(delay), b.i32(0), "i1");
+        int v = b.op("arith.select", {first, start_of(r), concat(in, 0, all, Element::f32)}, "", vector_type(all, Element::f32));
+        return r.element == Element::f32 ? v : b.op("arith.truncf", {v}, "", vector_type(all, r.element));
+      }
       case Place::words: {
         const Window& w = words_window(r, delay);
         return column_of_row(load(w.value, words_index(r, w), {1, r.rows}, r.element, static_cast<int>(w.block.size())), r.rows, r.element);
@@ -206,20 +218,21 @@ class Lifted : Lowering {
       default: throw Error(text(p.name, ": ", r.name, " cannot be written"));
     }
   }
+  int as_f32(int v, const Shape& shape, Element e) { return e == Element::f32 ? v : b.op("arith.extf", {v}, "", vector_type(shape, Element::f32)); }
+  // What a ref with `initial` starts from, in f32.
+  int start_of(const RefInfo& r) {
+    const Shape all{heads_in_step(r.domain), r.rows, r.cols};
+    if (r.initial < 0) return b.splat(all, Element::f32, 0);
+    const RefInfo& from = p.refs[r.initial];
+    const int v = as_f32(read(from, 0), {all[0], from.rows, from.cols}, from.element);
+    return from.rows == r.rows ? v : concat({b.splat({all[0], r.rows - from.rows, r.cols}, Element::f32, 0), v}, 1, all, Element::f32);
+  }
   void begin(int ref) {
     const RefInfo& r = p.refs[ref];
     const Shape all{heads_in_step(r.domain), r.rows, r.cols};
     b.when(begins(0, 0), [&] {
-      int v = b.splat(all, r.element, 0);
-      if (r.initial >= 0) {
-        const RefInfo& from = p.refs[r.initial];
-        v = read(from, 0);
-        if (from.element == Element::bf16) v = b.op("arith.extf", {v}, "", vector_type({all[0], from.rows, from.cols}, Element::f32));
-        if (from.rows < r.rows)
-          v = concat({b.splat({all[0], r.rows - from.rows, r.cols}, r.element, 0), v}, 1, all, r.element);
-        v = read_or_zeros(v, all, r.element, 0);
-      }
-      store(carried(ref), carried_index(ref), v, all, r.element);
+      const int v = start_of(r);
+      store(carried(ref), carried_index(ref), r.initial < 0 ? v : read_or_zeros(v, all, r.element, 0), all, r.element);
     });
   }
   void finish(int ref) {
@@ -228,7 +241,8 @@ class Lifted : Lowering {
     const Shape all{heads_in_step(r.domain), r.rows, r.cols};
     b.when(ends(0), [&] {
       int v = load(carried(ref), carried_index(ref), all, r.element, 3);
-      if (to.element == Element::bf16) v = b.op("arith.truncf", {v}, "", vector_type(all, Element::bf16));
+      v = slice(v, {0, r.rows - to.rows, 0}, {all[0], to.rows, to.cols}, r.element);
+      if (to.element == Element::bf16) v = b.op("arith.truncf", {v}, "", vector_type({all[0], to.rows, to.cols}, Element::bf16));
       write(to, v);
     });
   }
