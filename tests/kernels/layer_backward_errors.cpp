@@ -52,4 +52,4 @@ template <class Act> void check_layouts(double bound) {
 }  // namespace
 
 TEST_CASE("gradients of the layer in every layout of documents, f32") { check_layouts<f32>(1e-6); }
-TEST_CASE("gradients of the layer in every layout of documents, bf16") { check_layouts<bf16>(5e-3); }
+TEST_CASE("gradients of the layer in every layout of documents, bf16") { check_layouts<bf16>(1.5e-2); }
