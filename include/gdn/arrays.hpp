@@ -14,6 +14,7 @@ enum class Domain { constant, token, key_head, value_head };
 // Where a window lies in its array. H: heads of the ref's domain, W: columns of the window, C: tokens of a chunk, N: chunks.
 enum class Place {
   tokens,       // [B, T, H, W], rows are the tokens of the chunk; W = 1: [B, T, H]
+  before,       // [B, T, H, W], rows are the tokens before the chunk; those before the first are the rows of `initial`
   words,        // [B, N, C] or [B, T], one value per token, the same for all heads
   weights,      // [rows, H, W]
   per_head,     // [H]
@@ -49,9 +50,9 @@ struct RefInfo {
   int first_row = 0;      // tokens, words: rows of the window before those of the ref
   int offset = 0;         // scalars: entry of chunk 0
   int per_chunk = 0;      // plans of store_rows: entries from one chunk's plan to the next; 0: one plan for all
-  int initial = -1;       // carried: the ref it starts from, or -1 for zeros
+  int initial = -1;       // carried, before: the ref it starts from, or -1 for zeros. Fewer rows are the last ones
   bool identity = false;  // carried: it starts from the identity instead of zeros
-  int final = -1;         // carried: the ref that takes its last value, or -1
+  int final = -1;         // carried: the ref that takes its last value, or its last rows; or -1
 };
 
 // An array of the call. `logical` is its shape for the caller.

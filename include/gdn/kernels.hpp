@@ -1,5 +1,6 @@
 // The front door: every kernel call, and the CPU machine that runs it. Emit and Simulate are in emit.hpp and simulate.hpp.
 #pragma once
+#include "gdn/calls/backward.hpp"
 #include "gdn/calls/documents_apart.hpp"
 #include "gdn/calls/experts.hpp"
 #include "gdn/calls/forward.hpp"

@@ -19,8 +19,6 @@ Array<f32> unrounded(Array<f32> x, Random& random) {
   }
   return x;
 }
-double ratio(double a, double b) { return a == 0 ? 0 : a / b; }
-
 }  // namespace
 
 TEST_CASE("gradients in every layout of documents, of outputs and of the final state") {
@@ -30,7 +28,6 @@ TEST_CASE("gradients in every layout of documents, of outputs and of the final s
     for (bool states : {false, true}) {
       CAPTURE(l.name, states);
       auto in = random_core<f32>(11, {l.tokens, 1, 3, 128, 128}, l.ids, states);
-      in.use_qk_norm = states;
       if (!states) in.beta(l.tokens / 2, 1) = in.beta(0, 2) = 0;
       Random random(5);
       const auto d_out = normal_array<f32>(random, {l.tokens, 3, 128}), d_state = normal_array<f32>(random, {3, 128, 128});
@@ -42,29 +39,33 @@ TEST_CASE("gradients in every layout of documents, of outputs and of the final s
   std::printf("layouts  f32 dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e\n", worst.q, worst.k, worst.v, worst.g, worst.beta, worst.h0);
 }
 
-// f32: the bounds of the forward. bf16: the error beside that of rounding q, k, v and d_out to bf16, both in float64. On keys that are all
-// alike, dk is made of r, a small difference of large numbers, whose error is the forward's.
+// f32: the bounds of the forward. bf16: the error beside that of rounding q, k, v and d_out to bf16, both in float64, over three draws. On
+// keys that are all alike, dk is made of r, a small difference of large numbers, whose error is the forward's.
 TEST_CASE("gradients on the hard inputs") {
   std::printf("%-8s %9s | bf16 over the error of rounding its inputs: %8s %8s %8s %8s %8s %8s\n", "", "f32", "dq", "dk", "dv", "dg", "dbeta", "dh0");
   for (const std::string kind : hard_kinds) {
     CAPTURE(kind);
-    auto in = hard_input(kind, 0, 256, 1, 4);
-    Random random(3);
-    in.h0 = normal_array<f32>(random, {4, 128, 128}, 0.1);
-    auto d_out = normal_array<f32>(random, {256, 4, 128});
-    for (f32& e : d_out.data) e = to_f32(to_bf16(e));
-    const auto right = recurrence_backward(widen(in), cast<double>(d_out));
-    const auto high = gradient_error(gradient_call(in, d_out), right), low = gradient_error(gradient_call<bf16>(in, d_out), right);
-    auto before = in;
-    before.q = unrounded(in.q, random), before.k = unrounded(in.k, random), before.v = unrounded(in.v, random);
-    const auto of_rounding = gradient_error(right, recurrence_backward(widen(before), cast<double>(unrounded(d_out, random))));
-    const GradientError over{ratio(low.q, of_rounding.q), ratio(low.k, of_rounding.k), ratio(low.v, of_rounding.v),
-                             ratio(low.g, of_rounding.g), ratio(low.beta, of_rounding.beta), ratio(low.h0, of_rounding.h0)};
-    std::printf("%-8s %9.1e | %51.2f %8.2f %8.2f %8.2f %8.2f %8.2f\n", kind.c_str(), high.worst(), over.q, over.k, over.v, over.g, over.beta, over.h0);
-    CHECK(high.worst() <= pf_bound(kind));
-    CHECK(low.worst() > pf_bound(kind));  // bf16 does not pass for f32
-    const bool alike = kind == "repeat" || kind == "same";
-    CHECK(over.worst() <= (kind == "same" ? 3.5 : alike ? 2.5 : 1.5));
-    CHECK(std::max({over.q, over.v, over.g, over.beta, over.h0}) <= (alike ? 2.5 : 1.5));
+    GradientError low, of_rounding;  // sums of squares
+    double high = 0;
+    for (int draw = 0; draw < 3; draw++) {
+      auto in = hard_input(kind, draw, 192, 1, 2);
+      Random random(static_cast<std::uint64_t>(draw) + 3);
+      if (kind != "strong" && kind != "wide") in.h0 = normal_array<f32>(random, {2, 128, 128}, 0.1);  // after their first gates nothing is left of it
+      auto d_out = normal_array<f32>(random, {192, 2, 128});
+      for (f32& e : d_out.data) e = to_f32(to_bf16(e));
+      const auto right = recurrence_backward(widen(in), cast<double>(d_out));
+      high = std::max(high, gradient_error(gradient_call(in, d_out), right).worst());
+      low.add_squares(gradient_error(gradient_call<bf16>(in, d_out), right));
+      auto before = in;
+      before.q = unrounded(in.q, random), before.k = unrounded(in.k, random), before.v = unrounded(in.v, random);
+      of_rounding.add_squares(gradient_error(right, recurrence_backward(widen(before), cast<double>(unrounded(d_out, random)))));
+    }
+    const GradientError over = low.roots_over(of_rounding);
+    std::printf("%-8s %9.1e | %51.2f %8.2f %8.2f %8.2f %8.2f %8.2f\n", kind.c_str(), high, over.q, over.k, over.v, over.g, over.beta, over.h0);
+    CHECK(high <= pf_bound(kind));
+    CHECK(std::sqrt(low.worst() / 3) > pf_bound(kind));  // bf16 does not pass for f32
+    const double bound = kind == "repeat" || kind == "same" ? 2.5 : 1.5;
+    CHECK(std::max({over.q, over.v, over.g, over.beta, over.h0}) <= bound);
+    CHECK(over.k <= (kind == "same" ? 3.5 : bound));
   }
 }

@@ -53,4 +53,54 @@ template <class Act, class G = Head128> struct CoreBackward {
   template <class Machine> void call(Machine& machine) { backward<G>(machine, x, gradients(), forward.options); }
 };
 
+template <class Act, class G = Head128> struct LayerBackward {
+  static constexpr int C = G::chunk::size, K = G::key::size, V = G::value::size, W = G::taps::size;
+  using Geometry = G;
+  Spec spec;
+  bool final_cotangent = true;
+  Layer<Act, G> forward;
+  LayerArrays<Act> x;  // as the forward had it
+  std::vector<Act> d_out, dqkv, db, da, d_conv_initial;
+  std::vector<f32> d_final, d_conv_weights, d_conv_bias, dA_log, ddt_bias, d_initial;
+
+  explicit LayerBackward(const Spec& s) : spec(s), forward(s) {
+    Random random(s.seed + 1000);
+    for (std::int64_t i = 0; i < forward.tokens() * s.value_heads * V; i++) d_out.push_back(activation<Act>(s.scale * random.normal()));
+    for (std::int64_t i = 0; i < forward.states(); i++) d_final.push_back(static_cast<f32>(s.scale * random.normal()));
+    run_forward();
+  }
+  LayerBackward(const LayerBackward&) = delete;
+  void run_forward() {
+    Cpu cpu(2);
+    x = forward.arrays();
+    layer_forward<G>(cpu, x, options());
+  }
+  LayerOptions options() const { return {.key_heads = spec.key_heads}; }
+
+  LayerGradients<Act> gradients() {
+    const std::int64_t B = spec.batch, T = spec.tokens, H = spec.value_heads, D = forward.channels();
+    const auto fresh = [](auto& x, std::int64_t n) { x.assign(static_cast<std::size_t>(n), activation<typename std::decay_t<decltype(x)>::value_type>(unwritten)); };
+    fresh(dqkv, B * T * D), fresh(db, B * T * H), fresh(da, B * T * H), fresh(d_conv_initial, B * (W - 1) * D);
+    fresh(d_conv_weights, B * W * D), fresh(d_conv_bias, B * D), fresh(dA_log, B * H), fresh(ddt_bias, B * H), fresh(d_initial, forward.states());
+    LayerGradients<Act> d;
+    d.d_out = view(d_out, {B, T, H, V});
+    if (final_cotangent) d.d_final = view(d_final, {B, H, K, V});
+    d.dqkv = view(dqkv, {B, T, D}), d.db = view(db, {B, T, H}), d.da = view(da, {B, T, H});
+    d.d_conv_weights = view(d_conv_weights, {B, W, D});
+    if (forward.bias) d.d_conv_bias = view(d_conv_bias, {B, D});
+    d.dA_log = view(dA_log, {B, H}), d.ddt_bias = view(ddt_bias, {B, H});
+    if (spec.initial) d.d_conv_initial = view(d_conv_initial, {B, W - 1, D}), d.d_initial = view(d_initial, {B, H, K, V});
+    return d;
+  }
+  Outputs outputs() const {
+    Outputs all;
+    add_output(all, "dqkv", dqkv, true), add_output(all, "db", db, true), add_output(all, "da", da, true);
+    add_output(all, "d_conv_weights", d_conv_weights, true), add_output(all, "d_conv_bias", d_conv_bias, forward.bias);
+    add_output(all, "dA_log", dA_log, true), add_output(all, "ddt_bias", ddt_bias, true);
+    add_output(all, "d_conv_initial", d_conv_initial, spec.initial), add_output(all, "d_initial", d_initial, spec.initial);
+    return all;
+  }
+  template <class Machine> void call(Machine& machine) { layer_backward<G>(machine, x, gradients(), options()); }
+};
+
 }  // namespace gdn::test

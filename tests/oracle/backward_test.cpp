@@ -10,8 +10,7 @@ using namespace gdn::test;
 
 namespace {
 
-double objective(const CoreInput<double>& in, const Array<double>& d_out, const Array<double>& d_state) {
-  const auto r = recurrence(in);
+double objective(const CoreResult& r, const Array<double>& d_out, const Array<double>& d_state) {
   double sum = 0;
   for (std::size_t i = 0; i < d_out.size(); ++i) sum += r.out[i] * d_out[i];
   for (std::size_t i = 0; i < d_state.size(); ++i) sum += r.state[i] * d_state[i];
@@ -44,7 +43,7 @@ TEST_CASE("the gradients of the recurrence", "[oracle]") {
         Random random(4);
         const auto d_out = normal_array<double>(random, {T, 2, 2}), d_state = normal_array<double>(random, {2, 3, 2});
         const auto found = recurrence_backward(in, d_out, d_state);
-        const auto value = [&] { return objective(in, d_out, d_state); };
+        const auto value = [&] { return objective(recurrence(in), d_out, d_state); };
         CHECK(relative_l2(found.q, differences_of(in.q, value)) <= 1e-7);
         CHECK(relative_l2(found.k, differences_of(in.k, value)) <= 1e-7);
         CHECK(relative_l2(found.v, differences_of(in.v, value)) <= 1e-7);
@@ -52,4 +51,28 @@ TEST_CASE("the gradients of the recurrence", "[oracle]") {
         CHECK(relative_l2(found.beta, differences_of(in.beta, value)) <= 1e-7);
         if (states) CHECK(relative_l2(found.h0, differences_of(in.h0, value)) <= 1e-7);
       }
+}
+
+TEST_CASE("the gradients of the layer", "[oracle]") {
+  const std::vector<std::vector<int>> layouts{{}, document_ids({{0, 1}, {1, 3}, {0, 1}, {1, 1}, {2, 2}, {3, 1}}), document_ids({{1, 5}})};
+  for (const auto& ids : layouts)
+    for (const bool states : {false, true}) {
+      const int T = ids.empty() ? 6 : static_cast<int>(ids.size());
+      CAPTURE(T, states);
+      auto in = random_layer<double>(3, {T, 1, 2, 3, 2}, ids, states);
+      Random random(4);
+      const auto d_out = normal_array<double>(random, {T, 2, 2}), d_state = normal_array<double>(random, {2, 3, 2});
+      const auto found = fused_layer_backward(in, d_out, d_state);
+      const auto value = [&] { return objective(fused_layer(in).core, d_out, d_state); };
+      CHECK(relative_l2(found.qkv, differences_of(in.qkv, value)) <= 1e-7);
+      CHECK(relative_l2(found.b, differences_of(in.b, value)) <= 1e-7);
+      CHECK(relative_l2(found.a, differences_of(in.a, value)) <= 1e-7);
+      CHECK(relative_l2(found.conv_weights, differences_of(in.conv_weights, value)) <= 1e-7);
+      CHECK(relative_l2(found.conv_bias, differences_of(in.conv_bias, value)) <= 1e-7);
+      CHECK(relative_l2(found.A_log, differences_of(in.A_log, value)) <= 1e-7);
+      CHECK(relative_l2(found.dt_bias, differences_of(in.dt_bias, value)) <= 1e-7);
+      if (!states) continue;
+      CHECK(relative_l2(found.conv_state, differences_of(in.conv_state, value)) <= 1e-7);
+      CHECK(relative_l2(found.h0, differences_of(in.h0, value)) <= 1e-7);
+    }
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gdn/calls/backward.hpp"
 #include "gdn/calls/forward.hpp"
 #include "gdn/calls/gated_norm.hpp"
 #include "gdn/calls/inverse.hpp"
@@ -116,6 +117,40 @@ class Writer {
   template <class G, class Act> void layer(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
     write(type_name<Act>, what, s, [&](auto& m) { layer_forward<G>(m, layer_arrays<G, Act>(n, f, true), {.key_heads = n.Hk}); });
   }
+  template <class G, class Act> void backward_of_core(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
+    CoreArrays<Act> x = core_arrays<G, Act>(n, f, true);
+    CoreGradients<Act> d;
+    d.d_out = shaped<const Act>({n.B, n.T, n.Hv, G::value::size});
+    d.dq = shaped<Act>({n.B, n.T, n.Hk, G::key::size});
+    d.dk = shaped<Act>({n.B, n.T, n.Hk, G::key::size});
+    d.dv = shaped<Act>({n.B, n.T, n.Hv, G::value::size});
+    if (f.gate) d.dg = shaped<f32>({n.B, n.T, n.Hv});
+    d.dbeta = shaped<f32>({n.B, n.T, n.Hv});
+    if (f.states) {
+      d.d_final = shaped<const f32>({n.B, n.Hv, G::key::size, G::value::size});
+      d.d_initial = shaped<f32>({n.B, n.Hv, G::key::size, G::value::size});
+    }
+    write(type_name<Act>, what, s, [&](auto& m) { backward<G>(m, x, d, {.use_qk_norm = true}); });
+  }
+  template <class G, class Act> void backward_of_layer(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
+    LayerArrays<Act> x = layer_arrays<G, Act>(n, f, true);
+    const std::int64_t D = x.qkv.shape[2];
+    LayerGradients<Act> d;
+    d.d_out = shaped<const Act>({n.B, n.T, n.Hv, G::value::size});
+    d.dqkv = shaped<Act>({n.B, n.T, D});
+    d.da = shaped<Act>({n.B, n.T, n.Hv});
+    d.db = shaped<Act>({n.B, n.T, n.Hv});
+    d.d_conv_weights = shaped<f32>({n.B, G::taps::size, D});
+    if (f.bias) d.d_conv_bias = shaped<f32>({n.B, D});
+    d.dA_log = shaped<f32>({n.B, n.Hv});
+    d.ddt_bias = shaped<f32>({n.B, n.Hv});
+    if (f.states) {
+      d.d_final = shaped<const f32>({n.B, n.Hv, G::key::size, G::value::size});
+      d.d_initial = shaped<f32>({n.B, n.Hv, G::key::size, G::value::size});
+      d.d_conv_initial = shaped<Act>({n.B, G::taps::size - 1, D});
+    }
+    write(type_name<Act>, what, s, [&](auto& m) { layer_backward<G>(m, x, d, {.key_heads = n.Hk}); });
+  }
   template <class G, class Act> void layer_states(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
     write(type_name<Act>, what, s, [&](auto& m) { layer_forward_states<G>(m, layer_arrays<G, Act>(n, f, false), {.key_heads = n.Hk}); });
   }
@@ -162,6 +197,19 @@ void shapes(Writer& w) {
   w.core<Head128, f32>("one_head", Schedule::skewed(), {.Hk = 1, .Hv = 1}, everything);
   w.layer<Head128, bf16>("three_heads", Schedule::skewed(), {.Hk = 1, .Hv = 3}, everything);
   w.core<Geometry<64, 128, 64>, bf16>("narrow_values", Schedule::skewed(), n, everything);
+}
+
+template <class Act> void backwards(Writer& w) {
+  const Sizes n;
+  const Form plain{.residuals = true, .bias = false};
+  w.backward_of_core<Head128, Act>("everything", Schedule::lifted(), n, everything);
+  w.backward_of_core<Head128, Act>("plain", Schedule::lifted(), n, plain);
+  w.backward_of_core<Head128, Act>("blocks", Schedule::lifted(4), {.T = 150, .Hk = 4, .Hv = 8, .B = 2}, everything);
+  w.backward_of_core<Head128, Act>("three_heads", Schedule::lifted(), {.Hk = 1, .Hv = 3}, {.residuals = true, .gate = false});
+  w.backward_of_layer<Head128, Act>("everything", Schedule::lifted(), n, everything);
+  w.backward_of_layer<Head128, Act>("plain", Schedule::lifted(), n, plain);
+  w.backward_of_layer<Head128, Act>("blocks", Schedule::lifted(4), {.T = 150, .Hk = 4, .Hv = 8, .B = 2}, everything);
+  w.backward_of_layer<Head128, Act>("short", Schedule::lifted(), {.T = 2}, everything);
 }
 
 template <class Act> void by_tokens(Writer& w) {
@@ -327,6 +375,8 @@ int main(int argc, char** argv) try {
   chunked<bf16>(w);
   chunked<f32>(w);
   shapes(w);
+  backwards<bf16>(w);
+  backwards<f32>(w);
   by_tokens<bf16>(w);
   by_tokens<f32>(w);
   sequences<bf16>(w);

@@ -4,7 +4,7 @@
 // read. Machines, shapes and classes are those of calls/forward.hpp.
 #pragma once
 #include "gdn/calls/forward.hpp"
-#include "gdn/kernels/core_backward.hpp"
+#include "gdn/kernels/layer_backward.hpp"
 
 namespace gdn {
 
@@ -17,6 +17,20 @@ template <class Act> struct CoreGradients {
   View<f32, 3> dg;             // [B, T, Hv]; needs g
   View<f32, 3> dbeta;          // [B, T, Hv]
   View<f32, 4> d_initial;      // [B, Hv, K, V]; needs initial
+};
+
+// The same for `layer_forward`. Gradients of parameters are sums over the tokens of a row; those of the rows of a batch stand side by
+// side, and their sum is the gradient.
+template <class Act> struct LayerGradients {
+  View<const Act, 4> d_out;      // [B, T, Hv, V]
+  View<const f32, 4> d_final;    // [B, Hv, K, V]; absent: zeros
+  View<Act, 3> dqkv;             // [B, T, D]; an emitted kernel returns it in its three parts, dq, dk and dv
+  View<Act, 3> db, da;           // [B, T, Hv]
+  View<f32, 3> d_conv_weights;   // [B, taps, D]
+  View<f32, 2> d_conv_bias;      // [B, D]; needs conv_bias
+  View<f32, 2> dA_log, ddt_bias; // [B, Hv]
+  View<Act, 3> d_conv_initial;   // [B, taps - 1, D]; needs conv_initial
+  View<f32, 4> d_initial;        // [B, Hv, K, V]; needs initial
 };
 
 namespace detail {
@@ -116,6 +130,124 @@ template <class G, class Act> void check_core_backward(const char* call, const C
                      [](std::string_view o, std::string_view i) { return o == "d_initial" && i == "d_final"; });
 }
 
+template <class G, class Act> struct LayerBackwardCall {
+  using C = typename G::chunk;
+  using K = typename G::key;
+  using V = typename G::value;
+  using T = typename G::taps;
+  static constexpr Precision P = precision_of<Act>;
+  const char* name;
+  const LayerArrays<Act>& x;
+  const LayerGradients<Act>& d;
+  Extent extent;
+  QueryOptions options;
+  DocumentPlan plan;
+
+  template <class M> struct Refs {
+    LayerBackwardRefs<M, C, K, V, T> layer;
+    DocumentRefs<M, C> documents;
+  };
+  template <class M> Refs<M> bind(M& m) const {
+    Binding<M> b{m};
+    Refs<M> r;
+    const int qkv = b.array("qkv", Use::in, x.qkv), weights = b.array("conv_weights", Use::in, x.conv_weights);
+    const int bias = bind_bias(b, x.conv_bias), before = b.array("conv_initial", Use::in, x.conv_initial);
+    const int d_weights = b.array("d_conv_weights", Use::out, d.d_conv_weights), d_before = b.array("d_conv_initial", Use::out, d.d_conv_initial);
+    const int d_bias = b.array("d_conv_bias", Use::out, with_dimension(d.d_conv_bias));
+    auto conv = [&]<class W>(ConvBackwardRefs<M, C, W, T>& c, const std::string& part, Domain domain, int column, int heads) {
+      using Edge = Row<T::size - 1>;
+      c.x = b.template ref<f32, C, W>(qkv, Place::tokens, Use::in, domain, column);
+      const auto initial = b.template ref<f32, Edge, W>(before, Place::edge_rows, Use::in, domain, column);
+      c.before = m.template declare<f32, Row<tail_rows>, W>({.name = "qkv", .place = Place::before, .use = Use::in, .element = element_of<Act>,
+                                                             .domain = domain, .array = qkv, .first_column = column, .initial = initial.id});
+      c.weights = b.template ref<f32, T, W>(weights, Place::weights, Use::in, domain, column);
+      c.bias = b.template ref<f32, One, W>(bias, Place::weights, Use::in, domain, column);
+      c.dx = b.template ref<f32, C, W>(b.array("d" + part, Use::out, columns_of(d.dqkv, column, heads, W::size)), Place::tokens, Use::out, domain);
+      const auto to = b.template ref<f32, Edge, W>(d_before, Place::edge_rows, Use::out, domain, column);
+      c.d_before = b.template carried<Row<tail_rows>, W>(part + "_d_before", domain, -1, to.id);
+      auto summed = [&]<class R>(Ref<M, f32, R, W>& sum, int array, const char* what) {
+        const auto total = b.template ref<f32, R, W>(array, Place::edge_rows, Use::out, domain, column);
+        if (total) sum = b.template carried<R, W>(part + what, domain, -1, total.id);
+      };
+      summed(c.d_weights, d_weights, "_d_weights");
+      summed(c.d_bias, d_bias, "_d_bias");
+    };
+    const int key_columns = extent.key_heads * K::size;
+    conv(r.layer.q, "q", Domain::key_head, 0, extent.key_heads);
+    conv(r.layer.k, "k", Domain::key_head, key_columns, extent.key_heads);
+    conv(r.layer.v, "v", Domain::value_head, 2 * key_columns, extent.value_heads);
+    bind_gates<C>(b, x, r.layer);
+    r.documents = bind_documents<M, C>(b, plan);
+    r.layer.chunk = bind_backward<M, C, K, V>(b, d.d_out, d.d_final, d.d_initial, x.residual, x.residuals);
+    r.layer.db = b.template ref<f32, C, One>(b.array("db", Use::out, d.db), Place::tokens, Use::out, Domain::value_head);
+    r.layer.da = b.template ref<f32, C, One>(b.array("da", Use::out, d.da), Place::tokens, Use::out, Domain::value_head);
+    auto parameter = [&](Ref<M, f32, One, One>& sum, const char* name, const View<f32, 2>& v) {
+      const auto total = b.template ref<f32, One, One>(b.array(name, Use::out, with_dimension(with_dimension(v, 2), 2)), Place::sequence, Use::out, Domain::value_head);
+      if (total) sum = b.template carried<One, One>(std::string(name) + "_sum", Domain::value_head, -1, total.id);
+    };
+    parameter(r.layer.dA_log, "dA_log", d.dA_log);
+    parameter(r.layer.ddt_bias, "ddt_bias", d.ddt_bias);
+    return r;
+  }
+  template <class M> void head(M& m, const Refs<M>& r) const {
+    with_documents(r.documents, extent.tokens % extent.chunk != 0, [&](const auto& documents) { layer_backward_head<P>(m, documents, r.layer, options); });
+  }
+
+ private:
+  // The same view with a dimension of one entry more, before dimension `at`.
+  template <class E, int Rank> static View<E, Rank + 1> with_dimension(const View<E, Rank>& v, int at = 1) {
+    if (!v) return {};
+    View<E, Rank + 1> w(v.data, {}, {});
+    for (int i = 0; i <= Rank; i++) {
+      w.shape[static_cast<std::size_t>(i)] = i == at ? 1 : v.shape[static_cast<std::size_t>(i > at ? i - 1 : i)];
+      w.strides[static_cast<std::size_t>(i)] = i == at ? 0 : v.strides[static_cast<std::size_t>(i > at ? i - 1 : i)];
+    }
+    return w;
+  }
+  // Heads of a row: [B, T, heads, W].
+  static View<Act, 4> columns_of(const View<Act, 3>& v, int column, int heads, int W) {
+    if (!v) return {};
+    return {v.data + column * v.strides[2], {v.shape[0], v.shape[1], heads, W}, {v.strides[0], v.strides[1], W * v.strides[2], v.strides[2]}};
+  }
+};
+
+template <class G, class Act> void check_layer_backward(const char* call, const LayerArrays<Act>& x, const LayerGradients<Act>& d, const LayerOptions& o) {
+  constexpr int K = G::key::size, V = G::value::size, W = G::taps::size;
+  for (auto [name, given] : {std::pair{"qkv", x.qkv.given}, {"b", x.b.given}, {"a", x.a.given}, {"conv_weights", x.conv_weights.given}, {"A_log", x.A_log.given},
+                             {"dt_bias", x.dt_bias.given}, {"residual", x.residual.given}, {"t_inv", x.residuals.t_inv.given},
+                             {"chunk_states", x.residuals.chunk_states.given}, {"d_out", d.d_out.given}})
+    checks::given(call, name, given);
+  require(o.key_heads > 0, call, ": options.key_heads is ", o.key_heads, "; expected the number of key heads");
+  const std::int64_t B = x.qkv.shape[0], T = x.qkv.shape[1], Hk = o.key_heads, H = x.a.shape[2], D = 2 * Hk * K + H * V;
+  check_heads(call, Hk, H);
+  check_layer_inputs<G>(call, x, o, B);
+  check_backward<G>(call, d.d_out, d.d_final, d.d_initial, x.initial, x.residual, x.residuals, B, T, H);
+  checks::optional_shape(call, "dqkv", d.dqkv, {B, T, D});
+  checks::optional_shape(call, "db", d.db, {B, T, H});
+  checks::optional_shape(call, "da", d.da, {B, T, H});
+  checks::optional_shape(call, "d_conv_weights", d.d_conv_weights, {B, W, D});
+  checks::optional_shape(call, "d_conv_bias", d.d_conv_bias, {B, D});
+  checks::optional_shape(call, "dA_log", d.dA_log, {B, H});
+  checks::optional_shape(call, "ddt_bias", d.ddt_bias, {B, H});
+  checks::optional_shape(call, "d_conv_initial", d.d_conv_initial, {B, W - 1, D});
+  require(d.dqkv || d.db || d.da || d.d_conv_weights || d.d_conv_bias || d.dA_log || d.ddt_bias || d.d_conv_initial || d.d_initial, call,
+          ": no gradient is given; expected one of dqkv, db, da, d_conv_weights, d_conv_bias, dA_log, ddt_bias, d_conv_initial and d_initial");
+  require(!d.d_conv_bias || x.conv_bias, call, ": d_conv_bias is wanted, and conv_bias is missing");
+  require(!d.d_conv_initial || x.conv_initial, call, ": d_conv_initial is wanted, and conv_initial is missing");
+  checks::no_overlap(call, std::array{checks::span_of("qkv", x.qkv, false), checks::span_of("a", x.a, false), checks::span_of("b", x.b, false),
+                                      checks::span_of("conv_weights", x.conv_weights, false), checks::span_of("conv_bias", x.conv_bias, false),
+                                      checks::span_of("A_log", x.A_log, false), checks::span_of("dt_bias", x.dt_bias, false),
+                                      checks::span_of("ids", x.ids, false), checks::span_of("conv_initial", x.conv_initial, false),
+                                      checks::span_of("residual", x.residual, false), checks::span_of("t_inv", x.residuals.t_inv, false),
+                                      checks::span_of("chunk_states", x.residuals.chunk_states, false), checks::span_of("d_out", d.d_out, false),
+                                      checks::span_of("d_final", d.d_final, false), checks::span_of("dqkv", d.dqkv, true),
+                                      checks::span_of("db", d.db, true), checks::span_of("da", d.da, true),
+                                      checks::span_of("d_conv_weights", d.d_conv_weights, true), checks::span_of("d_conv_bias", d.d_conv_bias, true),
+                                      checks::span_of("dA_log", d.dA_log, true), checks::span_of("ddt_bias", d.ddt_bias, true),
+                                      checks::span_of("d_conv_initial", d.d_conv_initial, true), checks::span_of("d_initial", d.d_initial, true)},
+                     [](std::string_view o, std::string_view i) { return o == "d_initial" && i == "d_final"; });
+}
+
 inline Extent backward_extent(std::int64_t B, std::int64_t T, int C, std::int64_t Hk, std::int64_t H) {
   return {.batch = static_cast<int>(B), .tokens = static_cast<int>(T), .chunk = C, .key_heads = static_cast<int>(Hk),
           .value_heads = static_cast<int>(H), .descending = true};
@@ -135,6 +267,26 @@ void backward(Machine& machine, const CoreArrays<Act>& x, const CoreGradients<Ac
   detail::CoreBackwardCall<G, Act> c{call, x, d, detail::backward_extent(B, T, C, x.k.shape[2], d.d_out.shape[2]),
                                      detail::query_options(o.scale, o.use_qk_norm, G::key::size), {}};
   if (x.ids || T % C) c.plan = plan_documents(x.ids, c.extent.batch, c.extent.tokens, C, 0, static_cast<bool>(x.initial), tail_rows);
+  machine.run(c);
+}
+
+// Gradients of sum(out . d_out) + sum(final . d_final), out and final those of `layer_forward` on the same arrays and options.
+template <class G = Head128, class Machine, class Act>
+void layer_backward(Machine& machine, const LayerArrays<Act>& x, const LayerGradients<Act>& d, const LayerOptions& o) {
+  constexpr const char* call = "layer_backward";
+  constexpr int C = G::chunk::size, W = G::taps::size;
+  detail::check_layer_backward<G>(call, x, d, o);
+  const std::int64_t B = x.qkv.shape[0], T = x.qkv.shape[1];
+  if (T == 0 || B == 0) {
+    for (auto zero : {d.dA_log, d.ddt_bias, d.d_conv_bias}) detail::pass_on({}, zero);
+    detail::pass_on({}, d.d_conv_weights);
+    detail::pass_on({}, d.d_conv_initial);
+    return detail::pass_on(d.d_final, d.d_initial);
+  }
+  detail::LayerBackwardCall<G, Act> c{call, x, d, detail::backward_extent(B, T, C, o.key_heads, x.a.shape[2]),
+                                      detail::query_options(o.scale, o.use_qk_norm, G::key::size), {}};
+  c.plan = plan_documents(x.ids, c.extent.batch, c.extent.tokens, C, W, x.initial || x.conv_initial, tail_rows);
+  if (!x.ids && T % C == 0) c.plan.word.clear();
   machine.run(c);
 }
 

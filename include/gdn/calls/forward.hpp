@@ -325,6 +325,22 @@ void core(const char* call, Machine& machine, const CoreArrays<Act>& x, const Co
   machine.run(c);
 }
 
+// What the layer's forward and backward read; `states` of each kind.
+template <class G, class Act>
+void check_layer_inputs(const char* call, const LayerArrays<Act>& x, const LayerOptions& o, std::int64_t states) {
+  constexpr int K = G::key::size, V = G::value::size, W = G::taps::size;
+  const std::int64_t B = x.qkv.shape[0], T = x.qkv.shape[1], Hk = o.key_heads, H = x.a.shape[2], D = 2 * Hk * K + H * V;
+  checks::shape(call, "qkv", x.qkv, {B, T, D});
+  checks::shape(call, "a", x.a, {B, T, H});
+  checks::shape(call, "b", x.b, {B, T, H});
+  checks::shape(call, "conv_weights", x.conv_weights, {W, D});
+  checks::optional_shape(call, "conv_bias", x.conv_bias, {D});
+  checks::shape(call, "A_log", x.A_log, {H});
+  checks::shape(call, "dt_bias", x.dt_bias, {H});
+  checks::optional_shape(call, "conv_initial", x.conv_initial, {states, W - 1, D});
+  checks::optional_shape(call, "ids", x.ids, {B, T});
+  checks::optional_shape(call, "initial", x.initial, {states, H, K, V});
+}
 template <class G, bool Outputs, class Act>
 void check_layer(const char* call, const LayerArrays<Act>& x, const LayerOptions& o, const std::optional<Counts>& counts = {}) {
   constexpr int K = G::key::size, V = G::value::size, W = G::taps::size;
@@ -339,17 +355,8 @@ void check_layer(const char* call, const LayerArrays<Act>& x, const LayerOptions
   const std::int64_t B = x.qkv.shape[0], T = x.qkv.shape[1], Hk = o.key_heads, H = x.a.shape[2], D = 2 * Hk * K + H * V;
   const std::int64_t states = counts ? counts->states : B;
   check_heads(call, Hk, H);
-  checks::shape(call, "qkv", x.qkv, {B, T, D});
-  checks::shape(call, "a", x.a, {B, T, H});
-  checks::shape(call, "b", x.b, {B, T, H});
-  checks::shape(call, "conv_weights", x.conv_weights, {W, D});
-  checks::optional_shape(call, "conv_bias", x.conv_bias, {D});
-  checks::shape(call, "A_log", x.A_log, {H});
-  checks::shape(call, "dt_bias", x.dt_bias, {H});
-  checks::optional_shape(call, "conv_initial", x.conv_initial, {states, W - 1, D});
+  check_layer_inputs<G>(call, x, o, states);
   checks::optional_shape(call, "conv_final", x.conv_final, {states, W - 1, D});
-  checks::optional_shape(call, "ids", x.ids, {B, T});
-  checks::optional_shape(call, "initial", x.initial, {states, H, K, V});
   checks::optional_shape(call, "final", x.final, {states, H, K, V});
   if constexpr (Outputs) checks::shape(call, "out", x.out, {B, T, H, V});
   check_residuals<G>(call, x.residual, x.residuals, B, T, H, counts);

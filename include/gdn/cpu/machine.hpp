@@ -556,6 +556,10 @@ inline Machine::Steps Machine::steps_of(const RefInfo& r) const {
         w.chunk = extent.chunk * s[1], w.row = s[1], w.ends_with_row = true;
       }
       break;
+    case Place::before:
+      heads_of_row(2);
+      w.chunk = extent.chunk * s[1], w.row = s[1], w.offset -= r.rows * s[1];
+      break;
     case Place::words:
       w.row = s.back(), w.ends_with_row = n.size() == 2;
       w.chunk = n.size() == 2 ? extent.chunk * s[1] : s[1];
@@ -644,6 +648,7 @@ inline Handle Machine::load(int ref) const {
     *h.data() = std::bit_cast<float>(limit(r, at.batch) - at.chunk * extent.chunk);
     return h;
   }
+  if (r.place == Place::before && at.chunk == 0) return initial(r);
   const Window w = next_window(ref);
   const void* data = w.array->data;
   const bool whole = w.rows == r.rows && w.column == 1 && r.cols > 1;
@@ -699,7 +704,9 @@ inline Handle Machine::initial(const RefInfo& r) const {
   return h;
 }
 inline void Machine::finish(const RefInfo& r, const Handle& x) const {
-  if (r.final >= 0) store(r.final, x);
+  if (r.final < 0) return;
+  const int rows = refs_[static_cast<std::size_t>(r.final)].rows;
+  store(r.final, rows < r.rows ? x.part(r.rows - rows, rows, r.cols, x.pitch()) : x);
 }
 
 // ---------------------------------------------------------------- tiles

@@ -67,6 +67,100 @@ class Lifted : Lowering {
 
   int heads(Domain d) const { return d == Domain::value_head ? s.heads_per_step : d == Domain::key_head ? s.heads_per_step / x.ratio() : 1; }
   Shape shape_of(const Node& n) const { return {heads(n.domain), n.rows, n.cols}; }
+  // Rows and columns over the tokens of a chunk are kept as [H, C], heads on sublanes and tokens on lanes: one register holds eight heads,
+  // and a row is a column.
+  bool flat(int n) const {
+    const Node& q = p[n];
+    if (x.chunk == 1 || q.domain < Domain::key_head || std::min(q.rows, q.cols) != 1 || std::max(q.rows, q.cols) != x.chunk) return false;
+    switch (q.op) {
+      case Op::load: return p.refs[q.ref].place == Place::tokens && q.cols == 1;
+      case Op::select: return p[q.in[0]].domain != Domain::constant;
+      case Op::stretch: return p[q.in[0]].rows == 1 && p[q.in[0]].cols == 1;
+      case Op::transpose: case Op::sum_cols: case Op::sum_rows: case Op::cumsum: case Op::cumsum_within: return true;
+      default: return trace::elementwise(q.op);
+    }
+  }
+  // Any vector or scalar as [H, C].
+  int flat_value(int n, int H) {
+    const Node& q = p[n];
+    const Shape to{H, x.chunk};
+    if (q.op == Op::constant) return b.splat(to, q.element, q.value);
+    if (is_scalar(n)) return broadcast(get(n), to, q.element);
+    if (q.domain == Domain::token) return flat_token(n, H);
+    if (flat(n)) return over_heads(get(n), heads(q.domain), H, {x.chunk}, q.element);
+    const int v = lift(n, H), count = std::max(q.rows, q.cols);
+    return broadcast(reshape(v, {H, count}, q.element), to, q.element);
+  }
+  // What is known of tokens alone, from where it is loaded on.
+  int flat_token(int n, int H) {
+    const Node& q = p[n];
+    const Shape to{H, x.chunk};
+    if (q.op == Op::constant || is_scalar(n)) return flat_value(n, H);
+    if (q.op == Op::stretch || q.op == Op::transpose) return flat_token(q.in[0], H);
+    if (q.op == Op::load) {
+      const RefInfo& r = p.refs[q.ref];
+      const Window& w = words_window(r, 0);
+      return broadcast(load(w.value, words_index(r, w), {1, r.rows}, r.element, static_cast<int>(w.block.size())), to, q.element);
+    }
+    std::vector<int> in;
+    for (int j : q.in) in.push_back(flat_token(j, H));
+    return q.op == Op::select ? b.op("arith.select", in, "", vector_type(to, q.element)) : elementwise(q, in, p[q.in[0]].element, vector_type(to, q.element));
+  }
+  int make_flat(int n) {
+    const Node& q = p[n];
+    const int H = heads(q.domain);
+    const Shape shape{H, x.chunk};
+    const std::string type = vector_type(shape, q.element);
+    switch (q.op) {
+      case Op::load: return columns(p.refs[q.ref], 0);
+      case Op::stretch: case Op::transpose: return flat_value(q.in[0], H);
+      case Op::sum_cols: case Op::sum_rows: return sums(q, H);
+      case Op::cumsum: case Op::cumsum_within: return prefix_sums(q, H);
+      default: {
+        std::vector<int> in;
+        for (int j : q.in) in.push_back(flat_value(j, H));
+        return q.op == Op::select ? b.op("arith.select", in, "", type) : elementwise(q, in, p[q.in[0]].element, type);
+      }
+    }
+  }
+  int sums(const Node& q, int H) {
+    const int n = q.rows * q.cols;
+    return b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, n}, Element::f32, 0)},
+                std::string("kind = #vector.kind<add>, reduction_dims = array<i64: ") + (q.op == Op::sum_cols ? "2>" : "1>"), vector_type({H, n}, Element::f32));
+  }
+  // Along sublanes, where a shift by a few tokens is cheap.
+  int prefix_sums(const Node& q, int H) {
+    const int C = x.chunk, all = (H + 7) / 8 * 8;
+    const Shape shape{C, all};
+    const bool within = q.op == Op::cumsum_within;
+    int v = flat_value(q.in[within], H);
+    if (H < all) v = concat({v, b.splat({all - H, C}, q.element, 0)}, 0, {all, C}, q.element);
+    v = transpose(v, {1, 0}, shape, q.element);
+    int id = -1;
+    if (within) id = transpose(flat_value(q.in[0], all), {1, 0}, shape, Element::i32);
+    for (int d = 1; d < C; d *= 2) {
+      int addend = moved_down(v, shape, d, q.element);
+      if (within) {
+        const int same = b.compare(0, id, moved_down(id, shape, d, Element::i32), vector_type(shape, Element::i1));
+        addend = b.op("arith.select", {same, addend, b.splat(shape, q.element, 0)}, "", vector_type(shape, q.element));
+      }
+      v = b.op("arith.addf", {v, addend}, "fastmath = #arith.fastmath<none>", vector_type(shape, q.element));
+    }
+    return slice(transpose(v, {1, 0}, {all, C}, q.element), {0, 0}, {H, C}, q.element);
+  }
+  int moved_down(int v, const Shape& shape, int d, Element e) {
+    return concat({b.splat({d, shape[1]}, e, 0), slice(v, {0, 0}, {shape[0] - d, shape[1]}, e)}, 0, shape, e);
+  }
+  // [have, rest] for every one of H heads.
+  int over_heads(int v, int have, int H, const Shape& rest, Element e) {
+    if (have == H) return v;
+    auto with = [&](std::vector<int> leading) {
+      leading.insert(leading.end(), rest.begin(), rest.end());
+      return leading;
+    };
+    if (have == 1) return broadcast(v, with({H}), e);
+    return reshape(broadcast(reshape(v, with({have, 1}), e), with({have, H / have}), e), with({H}), e);
+  }
 
   int carried(int ref) {
     auto [at, fresh] = carried_.try_emplace(ref, 0);
@@ -84,7 +178,7 @@ class Lifted : Lowering {
     const Shape all{H, r.rows, r.cols};
     switch (r.place) {
       case Place::tokens:
-        if (r.cols == 1) return columns(r, delay);
+        if (r.cols == 1) return reshape(columns(r, delay), all, r.element);
         [[fallthrough]];
       case Place::weights:
       case Place::edge_rows: {
@@ -94,6 +188,18 @@ class Lifted : Lowering {
           in.push_back(reshape(load(window->value, index, {r.rows, r.cols}, r.element, static_cast<int>(index.size())), {1, r.rows, r.cols}, r.element));
         }
         return concat(in, 0, all, r.element);
+      }
+      case Place::before: {
+        std::vector<int> in;
+        for (int h = 0; h < H; h++) {
+          const At at = before_window(r, h * r.cols, r.cols, delay);
+          const int all_rows = load(at.window->value, {b.index(0), b.index(0), b.index(at.lane)}, {rows_before, r.cols}, r.element, 3);
+          in.push_back(reshape(slice(as_f32(all_rows, {rows_before, r.cols}, r.element), {rows_before - r.rows, 0}, {r.rows, r.cols}, Element::f32),
+                               {1, r.rows, r.cols}, Element::f32));
+        }
+        const int first = b.compare(0, chunk_at(delay), b.i32(0), "i1");
+        int v = b.op("arith.select", {first, start_of(r), concat(in, 0, all, Element::f32)}, "", vector_type(all, Element::f32));
+        return r.element == Element::f32 ? v : b.op("arith.truncf", {v}, "", vector_type(all, r.element));
       }
       case Place::words: {
         const Window& w = words_window(r, delay);
@@ -129,7 +235,7 @@ class Lifted : Lowering {
     const int back = b.op("arith.subi", {b.i32(128), b.op("arith.muli", {block_index, b.i32(s.heads_per_step)}, "", "i32")}, "", "i32");
     return b.op("tpu.dynamic_rotate", {v, back}, "dimension = 1 : si32", vector_type({rows, 128}, e));
   }
-  int columns(const RefInfo& r, int delay) {  // [C, H] -> [H, C, 1]; bf16 is moved as f32
+  int columns(const RefInfo& r, int delay) {  // [C, H] -> [H, C]; bf16 is moved as f32
     const Window& w = gates_window(r, delay);
     const int rank = static_cast<int>(w.block.size());
     int v = load(w.value, zeros(w.block.size()), {x.chunk, x.value_heads}, r.element, rank);
@@ -142,18 +248,18 @@ class Lifted : Lowering {
     if (x.chunk < 8) v = broadcast(v, {8, 128}, e);
     const int rows = std::max(x.chunk, 8);
     v = transpose(v, {1, 0}, {128, rows}, e);
-    v = reshape(slice(v, {0, 0}, {s.heads_per_step, x.chunk}, e), {s.heads_per_step, x.chunk, 1}, e);
-    return r.element == e ? v : b.op("arith.truncf", {v}, "", vector_type({s.heads_per_step, x.chunk, 1}, r.element));
+    v = slice(v, {0, 0}, {s.heads_per_step, x.chunk}, e);
+    return r.element == e ? v : b.op("arith.truncf", {v}, "", vector_type({s.heads_per_step, x.chunk}, r.element));
   }
-  void write_columns(const RefInfo& r, int v) {  // [H, C, 1] -> [C, H]; bf16 is moved as f32
+  void write_columns(const RefInfo& r, int v) {  // [H, C] or [H, C, 1] -> [C, H]; bf16 is moved as f32
     const int H = heads_in_step(r.domain), all = heads_of(r.domain), rows = (r.rows + 7) / 8 * 8;
     require(all <= 128, p.name, ": ", all, " heads; expected at most 128");
     const Element e = r.element == Element::bf16 ? Element::f32 : r.element;
     const Shape shape{r.rows, all};
     const Window& w = gates_window(r, 0);
     const int rank = static_cast<int>(w.block.size());
-    if (e != r.element) v = b.op("arith.extf", {v}, "", vector_type({H, r.rows, 1}, e));
-    v = reshape(v, {H, r.rows}, e);
+    v = reshape(v, {H, r.rows}, r.element);
+    if (e != r.element) v = b.op("arith.extf", {v}, "", vector_type({H, r.rows}, e));
     if (rows > r.rows) v = concat({v, b.splat({H, rows - r.rows}, e, 0)}, 1, {H, rows}, e);
     if (H < 128) v = concat({v, b.splat({128 - H, rows}, e, 0)}, 0, {128, rows}, e);
     v = transpose(v, {1, 0}, {rows, 128}, e);
@@ -206,20 +312,21 @@ class Lifted : Lowering {
       default: throw Error(text(p.name, ": ", r.name, " cannot be written"));
     }
   }
+  int as_f32(int v, const Shape& shape, Element e) { return e == Element::f32 ? v : b.op("arith.extf", {v}, "", vector_type(shape, Element::f32)); }
+  // What a ref with `initial` starts from, in f32.
+  int start_of(const RefInfo& r) {
+    const Shape all{heads_in_step(r.domain), r.rows, r.cols};
+    if (r.initial < 0) return r.identity ? identity(all) : b.splat(all, Element::f32, 0);
+    const RefInfo& from = p.refs[r.initial];
+    const int v = as_f32(read(from, 0), {all[0], from.rows, from.cols}, from.element);
+    return from.rows == r.rows ? v : concat({b.splat({all[0], r.rows - from.rows, r.cols}, Element::f32, 0), v}, 1, all, Element::f32);
+  }
   void begin(int ref) {
     const RefInfo& r = p.refs[ref];
     const Shape all{heads_in_step(r.domain), r.rows, r.cols};
     b.when(begins(0, 0), [&] {
-      int v = r.identity ? identity(all) : b.splat(all, r.element, 0);
-      if (r.initial >= 0) {
-        const RefInfo& from = p.refs[r.initial];
-        v = read(from, 0);
-        if (from.element == Element::bf16) v = b.op("arith.extf", {v}, "", vector_type({all[0], from.rows, from.cols}, Element::f32));
-        if (from.rows < r.rows)
-          v = concat({b.splat({all[0], r.rows - from.rows, r.cols}, r.element, 0), v}, 1, all, r.element);
-        v = read_or_zeros(v, all, r.element, 0);
-      }
-      store(carried(ref), carried_index(ref), v, all, r.element);
+      const int v = start_of(r);
+      store(carried(ref), carried_index(ref), r.initial < 0 ? v : read_or_zeros(v, all, r.element, 0), all, r.element);
     });
   }
   void finish(int ref) {
@@ -228,7 +335,8 @@ class Lifted : Lowering {
     const Shape all{heads_in_step(r.domain), r.rows, r.cols};
     b.when(ends(0), [&] {
       int v = load(carried(ref), carried_index(ref), all, r.element, 3);
-      if (to.element == Element::bf16) v = b.op("arith.truncf", {v}, "", vector_type(all, Element::bf16));
+      v = slice(v, {0, r.rows - to.rows, 0}, {all[0], to.rows, to.cols}, r.element);
+      if (to.element == Element::bf16) v = b.op("arith.truncf", {v}, "", vector_type({all[0], to.rows, to.cols}, Element::bf16));
       write(to, v);
     });
   }
@@ -260,15 +368,20 @@ class Lifted : Lowering {
   int lift(int n, int H) {
     const Node& q = p[n];
     if (q.op == Op::constant) return b.splat({H, q.rows, q.cols}, q.element, q.value);
-    const int v = get(n);
     const Shape to{H, q.rows, q.cols};
+    if (flat(n)) return reshape(flat_value(n, H), to, q.element);
+    const int v = get(n);
     if (is_scalar(n)) return broadcast(v, to, q.element);
-    const int have = heads(q.domain);
-    if (have == H) return v;
-    if (have == 1) return broadcast(v, to, q.element);
-    const int ratio = H / have;
-    const int v4 = reshape(v, {have, 1, q.rows, q.cols}, q.element);
-    return reshape(broadcast(v4, {have, ratio, q.rows, q.cols}, q.element), to, q.element);
+    return over_heads(v, heads(q.domain), H, {q.rows, q.cols}, q.element);
+  }
+  // Rounding to bf16 commutes with moves: half as much is moved.
+  int narrow(int n, int H) {
+    const Node& q = p[n];
+    if (q.op == Op::extend) return lift(q.in[0], H);
+    if (q.op == Op::concat_cols) return concat({narrow(q.in[0], H), narrow(q.in[1], H)}, 2, {H, q.rows, q.cols}, Element::bf16);
+    if (q.op == Op::transpose && q.rows % 16 == 0 && q.cols % 16 == 0)
+      return transpose(narrow(q.in[0], H), {0, 2, 1}, {H, q.rows, q.cols}, Element::bf16);
+    return b.op("arith.truncf", {lift(n, H)}, "", vector_type({H, q.rows, q.cols}, Element::bf16));
   }
   int get(int n) {
     if (auto at = made_.find(n); at != made_.end()) return at->second;
@@ -307,6 +420,8 @@ class Lifted : Lowering {
       for (int j : q.in) in.push_back(p[j].op == Op::constant ? b.i32(static_cast<i32>(p[j].value)) : get(j));
       return elementwise(q, in, p[q.in[0]].element, name_of(q.element));
     }
+    if (flat(n)) return make_flat(n);
+    if (q.op == Op::round && p[q.in[0]].domain != Domain::constant) return narrow(q.in[0], H);
     if (trace::elementwise(q.op)) {
       std::vector<int> in;
       for (int j : q.in) in.push_back(lift(j, H));
@@ -343,18 +458,16 @@ class Lifted : Lowering {
         const int v = lift(q.in[0], H);
         return a.rows == 1 || a.cols == 1 ? reshape(v, shape, q.element) : transpose(v, {0, 2, 1}, shape, q.element);
       }
-      case Op::rows: return slice(lift(q.in[0], H), {0, q.a, 0}, shape, q.element);
+      case Op::rows:
+        if (flat(q.in[0])) return reshape(slice(flat_value(q.in[0], H), {0, q.a}, {H, q.rows}, q.element), shape, q.element);
+        return slice(lift(q.in[0], H), {0, q.a, 0}, shape, q.element);
       case Op::concat: {
         std::vector<int> in;
         for (int j : q.in) in.push_back(lift(j, H));
         return concat(in, 1, shape, q.element);
       }
       case Op::concat_cols: return concat({lift(q.in[0], H), lift(q.in[1], H)}, 2, shape, q.element);
-      case Op::sum_rows: {
-        const int sums = b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, q.cols}, Element::f32, 0)},
-                              "kind = #vector.kind<add>, reduction_dims = array<i64: 1>", vector_type({H, q.cols}, Element::f32));
-        return reshape(sums, shape, q.element);
-      }
+      case Op::sum_rows: case Op::sum_cols: return reshape(sums(q, H), shape, q.element);
       case Op::sum_heads: {
         int have = x.ratio();
         const Shape apart{H, have, q.rows, q.cols};
@@ -367,25 +480,6 @@ class Lifted : Lowering {
           v = pairs < half ? concat({sums, part(pairs, half - pairs)}, 1, {H, half, q.rows, q.cols}, q.element) : sums;
         }
         return reshape(v, shape, q.element);
-      }
-      case Op::sum_cols: {
-        const int sums = b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, q.rows}, Element::f32, 0)},
-                              "kind = #vector.kind<add>, reduction_dims = array<i64: 2>", vector_type({H, q.rows}, Element::f32));
-        return reshape(sums, shape, q.element);
-      }
-      case Op::cumsum: {
-        int v = lift(q.in[0], H);
-        for (int d = 1; d < q.rows; d *= 2) v = b.op("arith.addf", {v, shifted(v, shape, d, q.element)}, "fastmath = #arith.fastmath<none>", type);
-        return v;
-      }
-      case Op::cumsum_within: {
-        int id = lift(q.in[0], H), v = lift(q.in[1], H);
-        for (int d = 1; d < q.rows; d *= 2) {
-          const int same = b.compare(0, id, shifted(id, shape, d, Element::i32), vector_type(shape, Element::i1));
-          const int addend = b.op("arith.select", {same, shifted(v, shape, d, q.element), b.splat(shape, q.element, 0)}, "", type);
-          v = b.op("arith.addf", {v, addend}, "fastmath = #arith.fastmath<none>", type);
-        }
-        return v;
       }
       case Op::diagonal_blocks: {
         const int a = lift(q.in[0], H), blocks = q.cols / q.a;
@@ -420,12 +514,6 @@ class Lifted : Lowering {
   int stretched(int v, const Node& from, const Shape& shape, Element e) {
     if (from.rows == 1 && from.cols == 1 && shape[1] > 1 && shape[2] > 1) v = broadcast(v, {shape[0], 1, shape[2]}, e);
     return broadcast(v, shape, e);
-  }
-  int shifted(int v, const Shape& shape, int d, Element e) {
-    Shape top = shape, rest = shape;
-    top[1] = d;
-    rest[1] = shape[1] - d;
-    return concat({b.splat(top, e, 0), slice(v, {0, 0, 0}, rest, e)}, 1, shape, e);
   }
   static int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 };

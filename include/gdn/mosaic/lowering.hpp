@@ -41,7 +41,9 @@ class Lowering {
  protected:
   struct Index {
     enum Kind {
-      zero, batch, chunk, block,
+      zero, batch, chunk,
+      before,  // the block of `rows_before` rows that ends where the chunk begins; for the first chunk, its own first block
+      block,
       block_of_first, block_of_last,         // block 0 in every other step
       token_block, read_slot, written_slot,  // named by the chunk's turn
     } kind = zero;
@@ -83,6 +85,7 @@ class Lowering {
     return s.heads == Schedule::Heads::lifted && blocks() > 1 &&
            std::any_of(p.refs.begin(), p.refs.end(), [](const RefInfo& r) { return r.use == Use::out && r.place == Place::tokens && r.cols == 1; });
   }
+  static bool of_heads(const Index& i) { return i.kind == Index::block || i.kind == Index::block_of_first || i.kind == Index::block_of_last; }
   // The grid in its order: names of the indices, and extents.
   std::vector<std::pair<std::string, int>> grid() const {
     std::vector<std::pair<std::string, int>> axes{{"%b", x.batch}, {"%g", blocks()}, {"%t", x.chunks() + most_delay()}};
@@ -96,6 +99,7 @@ class Lowering {
   bool by_chunks(int array) const { return p.arrays[array].logical.size() == 5; }
 
   // ---- windows
+  static constexpr int rows_before = 16;  // the height of a bf16 tile
   const Window& window(int array, Shape block, std::vector<Index> index, int delay, Use use) {
     for (const Window& w : windows_)
       if (w.array == array && w.block == block && w.index == index && w.delay == delay) return w;
@@ -148,6 +152,11 @@ class Lowering {
     if (x.chunk == 1) return row_window(r, column, n, {1, 1, 1}, {{Index::batch}, tokens_index(r), {}}, delay);
     return row_window(r, column, n, {1, x.chunk}, {{Index::batch}, tokens_index(r)}, delay);
   }
+  At before_window(const RefInfo& r, int column, int n, int delay) {
+    require(r.rows <= rows_before && x.chunk % rows_before == 0, p.name, ": ", r.rows, " rows before chunks of ", x.chunk,
+            " tokens; expected at most ", rows_before, " and a multiple of it");
+    return row_window(r, column, n, {1, rows_before}, {{Index::batch}, {Index::before}}, delay);
+  }
   const Window& gates_window(const RefInfo& r, int delay) {
     const int width = row_width(r.array);
     if (x.chunk == 1) return window(r.array, {1, 1, 1, width}, {{Index::batch}, tokens_index(r), {}, {}}, delay, r.use);
@@ -177,7 +186,7 @@ class Lowering {
     for (const RefInfo& q : p.refs)
       if (q.array == array) r = &q;
     switch (r->place) {
-      case Place::tokens:
+      case Place::tokens: case Place::before:
         if (x.chunk == 1) return {shape[0], shape[1], 1, row_width(array)};
         return {shape[0], by_chunks(array) ? shape[1] * shape[2] : shape[1], row_width(array)};
       case Place::words:
@@ -448,7 +457,7 @@ class Lowering {
     bool blocks_meet = false;  // in an output window: blocks of heads then have an order
     for (const Window& w : windows_)
       blocks_meet |= blocks() > 1 && w.use == Use::out &&
-                     std::none_of(w.index.begin(), w.index.end(), [](const Index& i) { return i.kind >= Index::block; });
+                     std::none_of(w.index.begin(), w.index.end(), of_heads);
     std::string params, functions;
     std::map<int, int> seen;
     int k = 0;
@@ -466,7 +475,7 @@ class Lowering {
         m.updates[m.outputs.size() - 1] = static_cast<std::size_t>(at - m.inputs.begin());
       }
       bool moves = false;
-      for (auto& j : w.index) moves |= j.kind == Index::batch ? x.batch > 1 : j.kind == Index::block ? blocks() > 1 : j.kind != Index::zero && x.chunks() > 1;
+      for (auto& j : w.index) moves |= j.kind == Index::batch ? x.batch > 1 : of_heads(j) ? blocks() > 1 : j.kind != Index::zero && x.chunks() > 1;
       m.vmem_bytes += padded_bytes(w.block, w.element) * (moves ? 2 : 1);
     }
     for (const Scratch& q : scratch_) {
@@ -499,7 +508,7 @@ class Lowering {
     for (const Index& i : w.index) {
       std::string v = "%zero";
       if (i.kind == Index::batch) v = "%b";
-      if (i.kind == Index::chunk || of_turn(i)) {
+      if (i.kind == Index::chunk || i.kind == Index::before || of_turn(i)) {
         v = "%t";
         if (const RefInfo* r = limiting()) {
           const int scalars = prefetched_.at(r->array);
@@ -528,6 +537,14 @@ class Lowering {
           constant("%latest", x.chunks() - 1);
           binary("%chunk", "arith.subi", "%latest", v);
           v = "%chunk";
+        }
+        if (i.kind == Index::before) {
+          constant("%blocks", x.chunk / rows_before);
+          constant("%unit", 1);
+          binary("%first_block", "arith.muli", v, "%blocks");
+          binary("%block_before", "arith.subi", "%first_block", "%unit");
+          binary("%held", "arith.maxsi", "%block_before", "%zero");
+          v = "%held";
         }
       }
       if (of_turn(i)) {
