@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 build=${1:-build}
 
 packages="g++ clang cmake ninja-build ccache libxsimd-dev catch2 libeigen3-dev libbenchmark-dev libfmt-dev
+  libopenmpi-dev openmpi-bin
   python3 python3-venv"
 if [ "$(uname -m)" = x86_64 ]; then
   packages="$packages g++-aarch64-linux-gnu qemu-user"

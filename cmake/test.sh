@@ -11,9 +11,7 @@ build=${GDN_BUILD_DIR:-build}
 sh cmake/setup.sh "$build" || [ $? = 3 ]
 
 jobs=$(nproc)
-if [ ! -f "$build/build.ninja" ]; then
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2
-fi
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DGDN_MPI=ON
 cmake --build "$build" -j "$jobs"
 
 # The long tests (every mutant, every argument of a function) run when asked for: -L long.

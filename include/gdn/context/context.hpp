@@ -109,7 +109,7 @@ void compose_forward(Comm& c, Machine& machine, Rank& r, std::vector<f32> s, con
                      const View<f32, 4>& final) {
   std::vector<f32> phi = r.phi, other_phi, other_s, joined, s_joined;
   for (int d = 1; d < c.size(); d *= 2) {
-    const int from = gdn::context::detail::neighbour(c, -d), to = gdn::context::detail::neighbour(c, d);
+    const int from = neighbour(c, -d), to = neighbour(c, d);
     exchange(c, to, phi, from, other_phi);
     exchange(c, to, s, from, other_s);
     if (from < 0) continue;
@@ -127,7 +127,7 @@ void compose_forward(Comm& c, Machine& machine, Rank& r, std::vector<f32> s, con
                                           .s_joined = one_chunk_out(y, shape)});
     return y;
   };
-  const int from = gdn::context::detail::neighbour(c, -1), to = gdn::context::detail::neighbour(c, 1);
+  const int from = neighbour(c, -1), to = neighbour(c, 1);
   exchange(c, to, phi, from, other_phi);
   exchange(c, to, s, from, other_s);
   r.state = from < 0 ? start : through(other_phi, other_s);
@@ -137,6 +137,34 @@ void compose_forward(Comm& c, Machine& machine, Rank& r, std::vector<f32> s, con
   if (to < 0) last = through(phi, s);
   broadcast(c, c.size() - 1, std::span<f32>(last));
   gdn::detail::pass_on(View<const f32, 4>(states(last, shape)), final);
+}
+
+// The gradient of the state behind this rank's part, from D of all parts behind it and the gradient of the row's last state.
+template <Precision P, class G, Communicator Comm, class Machine>
+void compose_backward(Comm& c, Machine& machine, const char* call, const Rank& r, std::vector<f32> D, const Sizes<4>& square, const Sizes<4>& shape,
+                      const View<const f32, 4>& d_final, std::vector<f32>& behind) {
+  require(r.phi.size() == static_cast<std::size_t>(count(square)), call, ": the rank's Phi has ", r.phi.size(), " elements; expected ", count(square),
+          ", of the forward of the same row");
+  keep_rows(D, r.continues);
+  std::vector<f32> phi = r.phi, other_phi, other_D, joined, D_joined;
+  for (int d = 1; d < c.size(); d *= 2) {
+    const int from = neighbour(c, d), to = neighbour(c, -d);
+    exchange(c, to, phi, from, other_phi);
+    exchange(c, to, D, from, other_D);
+    if (from < 0) continue;
+    join_chunks<P, G>(machine, JoinArrays{.earlier = one_chunk(phi, square), .later = one_chunk(other_phi, square), .d_earlier = one_chunk(D, shape),
+                                          .d_later = one_chunk(other_D, shape), .joined = one_chunk_out(joined, square), .d_joined = one_chunk_out(D_joined, shape)});
+    std::swap(phi, joined), std::swap(D, D_joined);
+  }
+  std::vector<f32> end(static_cast<std::size_t>(count(shape)));
+  if (c.rank() + 1 == c.size() && d_final) gdn::detail::pass_on(d_final, states(end, shape));
+  broadcast(c, c.size() - 1, std::span<f32>(end));
+  const int from = neighbour(c, 1), to = neighbour(c, -1);
+  exchange(c, to, phi, from, other_phi);
+  exchange(c, to, D, from, other_D);
+  if (from < 0) behind = end;
+  else join_chunks<P, G>(machine, JoinArrays{.earlier = one_chunk(other_phi, square), .d_earlier = one_chunk(other_D, shape), .d_later = one_chunk(end, shape),
+                                             .d_joined = one_chunk_out(behind, shape)});
 }
 
 }  // namespace detail
@@ -180,34 +208,10 @@ void backward(Comm& c, Machine& machine, const CoreArrays<Act>& x, const CoreGra
   const std::int64_t B = x.k.shape[0], T = x.k.shape[1], H = d.d_out.shape[2];
   detail::check_part(call, c, {B, T}, C, {{"d_final", d.d_final.given}, {"d_initial", d.d_initial.given}, {"ids", x.ids.given}});
   const Sizes<4> square{B, H, K, K}, shape{B, H, K, V};
-  require(r.phi.size() == static_cast<std::size_t>(count(square)), call, ": the rank's Phi has ", r.phi.size(), " elements; expected ", count(square),
-          ", of the forward of the same row");
-
-  std::vector<f32> D;
+  std::vector<f32> D, behind;
   StateGradientArrays<Act> own{x.q, x.k, d.d_out, x.g, x.beta, View<const f32, 5>(x.residuals.t_inv), x.ids, {}, detail::states(D, shape)};
   state_gradient<P, G>(machine, own, {.scale = o.scale, .use_qk_norm = o.use_qk_norm});
-  detail::keep_rows(D, r.continues);
-
-  std::vector<f32> phi = r.phi, other_phi, other_D, joined, D_joined;
-  for (int step = 1; step < c.size(); step *= 2) {
-    const int from = detail::neighbour(c, step), to = detail::neighbour(c, -step);
-    detail::exchange(c, to, phi, from, other_phi);
-    detail::exchange(c, to, D, from, other_D);
-    if (from < 0) continue;
-    join_chunks<P, G>(machine, JoinArrays{.earlier = detail::one_chunk(phi, square), .later = detail::one_chunk(other_phi, square),
-                                          .d_earlier = detail::one_chunk(D, shape), .d_later = detail::one_chunk(other_D, shape),
-                                          .joined = detail::one_chunk_out(joined, square), .d_joined = detail::one_chunk_out(D_joined, shape)});
-    std::swap(phi, joined), std::swap(D, D_joined);
-  }
-  std::vector<f32> end(static_cast<std::size_t>(count(shape))), behind;
-  if (c.rank() + 1 == c.size() && d.d_final) gdn::detail::pass_on(d.d_final, detail::states(end, shape));
-  broadcast(c, c.size() - 1, std::span<f32>(end));
-  const int from = detail::neighbour(c, 1), to = detail::neighbour(c, -1);
-  detail::exchange(c, to, phi, from, other_phi);
-  detail::exchange(c, to, D, from, other_D);
-  if (from < 0) behind = end;
-  else join_chunks<P, G>(machine, JoinArrays{.earlier = detail::one_chunk(other_phi, square), .d_earlier = detail::one_chunk(other_D, shape),
-                                             .d_later = detail::one_chunk(end, shape), .d_joined = detail::one_chunk_out(behind, shape)});
+  detail::compose_backward<P, G>(c, machine, call, r, std::move(D), square, shape, d.d_final, behind);
 
   CoreArrays<Act> part = x;
   part.initial = r.reads_state ? View<const f32, 4>(detail::states(r.state, shape)) : View<const f32, 4>();
