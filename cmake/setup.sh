@@ -46,7 +46,9 @@ fi
 echo "setup: making $build/venv with $(grep -c == cmake/requirements.txt) Python packages (0.5 GB)"
 mkdir -p "$build"
 rm -rf "$build/venv"
-if python3 -m venv "$build/venv" && "$build/venv/bin/pip" install -q --disable-pip-version-check -r cmake/requirements.txt; then
+alone=$(sed -n 's/^# alone: //p' cmake/requirements.txt)
+if python3 -m venv "$build/venv" && "$build/venv/bin/pip" install -q --disable-pip-version-check -r cmake/requirements.txt &&
+  "$build/venv/bin/pip" install -q --disable-pip-version-check --no-deps --ignore-requires-python "$alone"; then
   cp cmake/requirements.txt "$build/venv/requirements.txt"
   echo "setup: done"
 else

@@ -111,6 +111,9 @@ TEST_CASE("integer arithmetic wraps around") {
   CHECK(binary("arith.muli", row_i32({65536, -7}), row_i32({65536, 6})) == words({0, -42}));
   CHECK(binary("arith.divsi", row_i32({7, -7, 7}), row_i32({2, 2, -2})) == words({3, -3, -3}));
   CHECK(binary("arith.remsi", row_i32({7, -7, 7}), row_i32({2, 2, -2})) == words({1, -1, 1}));
+  CHECK(binary("arith.divui", row_i32({7, -1}), row_i32({2, 2})) == words({3, high}));
+  CHECK(binary("arith.remui", row_i32({7, -1}), row_i32({2, 10})) == words({1, 5}));
+  CHECK_THAT(binary_refusal("arith.remui", row_i32({7}), row_i32({0})), Contains("division by zero: 7 and 0 at index (0, 0)"));
   CHECK(binary("arith.andi", row_i32({12}), row_i32({10})) == words({8}));
   CHECK(binary("arith.ori", row_i32({12}), row_i32({10})) == words({14}));
   CHECK(binary("arith.xori", row_i32({12}), row_i32({10})) == words({6}));
@@ -169,6 +172,15 @@ TEST_CASE("casts") {
   CHECK(cast("arith.fptosi", "f32", "i32", row({-2.7f, 2.7f, -0x1p31f})) == words({-2, 2, INT32_MIN}));
   CHECK_THAT(error_of([&] { cast("arith.fptosi", "f32", "i32", row({1, 0x1p31f})); }), Contains("at index (0, 1) is no i32"));
   CHECK_THAT(error_of([&] { cast("arith.extf", "f32", "f32", row({1})); }), Contains("does not take vector<1x1xf32>"));
+  const auto bytes = bits_array(Element::i8, {1, 3}, {0x80, 0x7f, 0xff});
+  CHECK(cast("arith.extsi", "i8", "i32", bytes) == words({-128, 127, -1}));
+  CHECK(cast("arith.extui", "i8", "i32", bytes) == words({128, 127, 255}));
+  CHECK(cast("arith.sitofp", "i8", "f32", bytes) == words({-128.f, 127.f, -1.f}));
+  CHECK(cast("arith.trunci", "i32", "i8", row_i32({-128, 256 + 5, -1})) == Words{0x80, 5, 0xff});
+  CHECK_THAT(error_of([&] { cast("arith.extsi", "i32", "i32", row_i32({1})); }), Contains("does not take vector<1x1xi32>"));
+  CHECK_THAT(error_of([&] { cast("arith.trunci", "i32", "i32", row_i32({1})); }), Contains("does not give vector<1x1xi32>"));
+  CHECK_THAT(error_of([&] { cast("arith.sitofp", "bf16", "f32", bits_array(Element::bf16, {1, 1}, {1})); }),
+             Contains("does not take vector<1x1xbf16>"));
 }
 
 TEST_CASE("transcendental ops have the portable meaning") {
@@ -184,9 +196,12 @@ TEST_CASE("transcendental ops have the portable meaning") {
   same("math.rsqrt", [](float v) { return portable::rsqrt(v); });
   same("tpu.logistic", [](float v) { return portable::sigmoid(v); });
   same("tpu.reciprocal", [](float v) { return portable::reciprocal(v); }, "approx = true, full_range = true");
+  CHECK(unary("math.sqrt", row({4, 2, -0.f, 0x1p-130f})) == words({2.f, 0x1.6a09e6p+0f, -0.f, 0.f}));
+  CHECK(unary("math.log", row({1, 2, 0, inf})) == words({0.f, 0x1.62e43p-1f, -inf, inf}));
   CHECK(unary("math.exp2", row({0, 3, -1})) == words({1.f, 8.f, 0.5f}));
   CHECK(unary("math.log1p", row({0, 1, 0.25f})) == words({0.f, portable::log1p(1.f), portable::log1p(0.25f)}));
-  CHECK_THAT(error_of([] { unary("math.log1p", row({0, 1.5f})); }), Contains("log1p of 1.5 at index (0, 1)"));
+  CHECK_THAT(error_of([] { unary("math.log1p", row({0, 1.5f})); }),
+             Contains("1.5 at index (0, 1) is outside [0, 1], which the portable definition of log1p covers"));
 }
 
 TEST_CASE("tpu.bitcast between 16 and 32 bits: the even row is the low half") {
@@ -467,6 +482,62 @@ TEST_CASE("loads and stores of parts, masked, strided, at computed places") {
 )";
   CHECK(floats(simulate(text_of(k), {counting({4, 4})}).outputs[0]) ==
         std::vector<float>{0, 1, 9, 10, 4, 5, 6, 7, 4, 5, 10, 11, 12, 13, 14, 15});
+}
+
+TEST_CASE("scf.while goes on while its first region says so") {
+  // n, v -> n - 1, v + v while n > 0.
+  const std::string t = "1x2xf32", V = vector(t);
+  const auto loop = [&](int n, const std::string& condition = "i1, i32, ") {
+    return "%n = \"arith.constant\"() {value = " + std::to_string(n) + " : i32} : () -> i32\n" +
+           R"(%zero = "arith.constant"() {value = 0 : i32} : () -> i32
+%one = "arith.constant"() {value = 1 : i32} : () -> i32
+%w:2 = "scf.while"(%n, %x0) ({
+^bb0(%i: i32, %v: vector<1x2xf32>):
+  %more = "arith.cmpi"(%i, %zero) {predicate = 4 : i64} : (i32, i32) -> i1
+  "scf.condition"(%more, %i, %v) : ()" + condition + R"(vector<1x2xf32>) -> ()
+}, {
+^bb0(%j: i32, %u: vector<1x2xf32>):
+  %d = "arith.addf"(%u, %u) : (vector<1x2xf32>, vector<1x2xf32>) -> vector<1x2xf32>
+  %next = "arith.subi"(%j, %one) : (i32, i32) -> i32
+  "scf.yield"(%next, %d) : (i32, vector<1x2xf32>) -> ()
+}) : (i32, vector<1x2xf32>) -> (i32, vector<1x2xf32>)
+"tpu.trace_start"() {level = 10 : i32, message = "a mark"} : () -> ()
+"tpu.trace_stop"() : () -> ()
+%c = "arith.sitofp"(%w#0) : (i32) -> f32
+%b = "vector.broadcast"(%c) : (f32) -> vector<1x2xf32>
+%r = "arith.addf"(%w#1, %b) : (vector<1x2xf32>, vector<1x2xf32>) -> vector<1x2xf32>)";
+  };
+  CHECK(evaluate({t}, t, loop(3), {row({1, 2})}).data == words({8.f, 16.f}));
+  CHECK(evaluate({t}, t, loop(0), {row({1, 2})}).data == words({1.f, 2.f}));
+  CHECK(evaluate({t}, t, loop(-5), {row({1, 2})}).data == words({-4.f, -3.f}));
+  auto yields = loop(3);
+  yields.replace(yields.find("scf.condition"), 13, "scf.yield");
+  CHECK_THAT(refusal({t}, t, yields, {row({1, 2})}), Contains("a region must end in scf.condition"));
+  auto types = loop(3);
+  types.replace(types.rfind("}) : (i32, vector<1x2xf32>)"), 27, "}) : (i32)");
+  CHECK_THAT(refusal({t}, t, types, {row({1, 2})}), Contains("2 operands, but 1 operand types"));
+  auto results = loop(3);
+  results.replace(results.find("^bb0(%j: i32, %u: vector<1x2xf32>)"), 34, "^bb0(%u: vector<1x2xf32>, %j: i32)");
+  CHECK_THAT(refusal({t}, t, results, {row({1, 2})}), Contains("results and the arguments of the second region must have the same types"));
+}
+
+TEST_CASE("a strided store writes rows apart") {
+  const std::string tile = "8x128xf32", four = "4x128xf32";
+  const auto strided = [&](const std::string& stride) {
+    Kernel k;
+    k.inputs = {{four, "", ""}};
+    k.outputs = {{tile, "", ""}};
+    k.body = load("%x", "%a0", four) + "%zero = \"arith.constant\"() {value = dense<0.0> : " + vector(tile) + "} : () -> " + vector(tile) + "\n" +
+             store("%zero", "%o0", tile) + "\"tpu.strided_store\"(%x, %o0, %z, %z) {strides = array<i32: " + stride + ", 1>} : (" +
+             vector(four) + ", " + memref(tile) + ", index, index) -> ()\n";
+    return text_of(k);
+  };
+  const auto out = floats(simulate(strided("2"), {counting({4, 128}, 1)}).outputs[0]);
+  CHECK(out[2 * 128] == 129);
+  CHECK(out[3 * 128] == 0);
+  CHECK(out[6 * 128] == 3 * 128 + 1);
+  CHECK_THAT(error_of([&] { simulate(strided("0"), {counting({4, 128})}); }), Contains("stride 0: elements would meet"));
+  CHECK_THAT(error_of([&] { simulate(strided("3"), {counting({4, 128})}); }), Contains("store out of bounds"));
 }
 
 TEST_CASE("scf.for and scf.if carry values, over nested regions and zero trips") {

@@ -48,8 +48,10 @@ std::string flat(const sim::Module& m) {
 TEST_CASE("types") {
   sim::Reader r(
       "vector<8x128xbf16> memref<2x64xf32, #tpu.memory_space<vmem>> memref<4xi32, #tpu.tiled<(8,128),[1]>, #tpu.memory_space<smem>> "
-      "tensor<f32> (i32, index) -> (vector<2xi1>) !tpu.dma_semaphore");
-  const auto v = r.type(), m = r.type(), s = r.type(), t = r.type(), f = r.type(), other = r.type();
+      "tensor<f32> (i32, index) -> (vector<2xi1>) !tpu.dma_semaphore memref<?x128xi8, #tpu.memory_space<hbm>> "
+      "memref<2x!tpu.semaphore, #tpu.memory_space<semaphore_mem>> tensor<4xui32> !tpu.float8");
+  const auto v = r.type(), m = r.type(), s = r.type(), t = r.type(), f = r.type(), semaphore = r.type(), some = r.type(), two = r.type(),
+             u = r.type(), other = r.type();
   CHECK(text_of(v) == "vector<8x128xbf16>");
   CHECK(v.shape == sim::Shape{8, 128});
   CHECK(m.space == "vmem");
@@ -57,7 +59,14 @@ TEST_CASE("types") {
   CHECK((t.kind == sim::Type::Kind::tensor && t.shape.empty() && t.size() == 1));
   REQUIRE((f.inputs.size() == 2 && f.outputs.size() == 1));
   CHECK(f.outputs[0].is(sim::Type::Kind::vector, sim::Scalar::i1));
-  CHECK(other.element_name == "!tpu.dma_semaphore");
+  CHECK(semaphore.is(sim::Type::Kind::scalar, sim::Scalar::dma_semaphore));
+  CHECK(some.shape == sim::Shape{sim::dynamic, 128});
+  CHECK(text_of(some) == "memref<?x128xi8, hbm>");
+  CHECK((two.element == sim::Scalar::semaphore && two.shape == sim::Shape{2}));
+  CHECK(text_of(two) == "memref<2x!tpu.semaphore, semaphore_mem>");
+  CHECK(u.element == sim::Scalar::i32);
+  CHECK(other.element_name == "!tpu.float8");
+  CHECK(other.kind == sim::Type::Kind::other);
   CHECK_THROWS_WITH(sim::Reader("memref<4xf32, strided<[2]>>").type(), Contains("without a layout"));
   CHECK_THROWS_WITH(sim::Reader("vector<f32>").type(), Contains("rank 1 or more"));
 }

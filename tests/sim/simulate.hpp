@@ -61,16 +61,16 @@ std::string error_of(Action action) {
   return "";
 }
 
-// "8x128xf32" -> the memref and the vector of it.
+// "8x128xf32" -> the memref and the vector of it. Semaphores live in a space of their own.
 inline std::string memref(const std::string& type, const std::string& space = "vmem") {
-  return "memref<" + type + ", #tpu.memory_space<" + space + ">>";
+  return "memref<" + type + ", #tpu.memory_space<" + (type.find('!') == type.npos ? space : "semaphore_mem") + ">>";
 }
 inline std::string vector(const std::string& type) { return "vector<" + type + ">"; }
 inline std::string tensor(const std::string& type) { return "tensor<" + type + ">"; }
 
 inline std::int64_t rank_of(const std::string& type) {
   std::int64_t n = 0;
-  for (char c : type.substr(0, type.find_first_of("fbi"))) n += c == 'x';
+  for (char c : type.substr(0, type.find_first_of("fbi!"))) n += c == 'x';
   return n;
 }
 
@@ -91,16 +91,18 @@ inline std::string store(const std::string& value, const std::string& ref, const
          vector(type) + ", " + memref(type) + repeated("index", rank_of(type)) + ") -> ()\n";
 }
 
-// An array and how it is cut; `index` are the results of its transform of grid ids %g0, %g1, ..
+// An array and how it is cut; `index` are the results of its transform of grid ids %g0, %g1, .. In hbm or any it is not cut.
 struct Windowed {
-  std::string array, block, index, mode = "";
+  std::string array, block, index, mode = "", space = "vmem";
 };
+
+inline Windowed whole(const std::string& array, const std::string& space = "any") { return {array, "", "", "", space}; }
 
 struct Kernel {
   std::vector<std::string> bounds, semantics;  // of the grid
   std::vector<std::string> prefetch;           // types of the scalars, refs %p0, %p1, ..
   std::vector<Windowed> inputs, outputs;       // refs %a0, .. and %o0, ..; blocks are ignored without a grid
-  std::vector<std::string> scratch;            // types, refs %s0, ..
+  std::vector<std::string> scratch;            // types, refs %s0, ..; "4xi32 smem" is not in vmem
   std::string body;
   std::string transform_body = "";  // in front of each transform's return
   std::string comments = "";
@@ -132,11 +134,16 @@ inline std::string text_of(const Kernel& k) {
   const auto add = [&](const std::vector<Windowed>& windows, const std::string& letter) {
     for (std::size_t i = 0; i < windows.size(); i++) {
       const auto& w = windows[i];
+      const bool cut = w.space == "vmem";
       const auto element = w.array.substr(w.array.find_first_of("fbi"));
-      const auto type = grid ? w.block + "x" + element : w.array;
-      types.push_back(memref(type));
+      const auto type = grid && cut ? w.block + "x" + element : w.array;
+      types.push_back(memref(type, w.space));
       all.push_back("%" + letter + std::to_string(i) + ": " + types.back());
       (letter == "a" ? operands : results).push_back(tensor(w.array));
+      if (!cut) {
+        params.push_back("{}");
+        continue;
+      }
       const auto name = "t" + letter + std::to_string(i);
       auto bounds = w.block;
       std::string list;
@@ -152,7 +159,8 @@ inline std::string text_of(const Kernel& k) {
   add(k.inputs, "a");
   add(k.outputs, "o");
   for (std::size_t i = 0; i < k.scratch.size(); i++) {
-    types.push_back(memref(k.scratch[i]));
+    const auto space = k.scratch[i].find(' ');
+    types.push_back(space == std::string::npos ? memref(k.scratch[i]) : memref(k.scratch[i].substr(0, space), k.scratch[i].substr(space + 1)));
     all.push_back("%s" + std::to_string(i) + ": " + types.back());
   }
   std::vector<std::string> semantics;

@@ -5,9 +5,9 @@
 
 namespace gdn::sim {
 
-enum class Element { f32, bf16, i32 };
+enum class Element { f32, bf16, i32, i8, i1 };
 
-// A row-major array. bf16 elements are their 16 bits, f32 elements their bit patterns.
+// A row-major array. Elements are their bit patterns, in the low bits of a word. ui32 arrays are i32 arrays.
 struct Array {
   Element element = Element::f32;
   std::vector<std::int64_t> shape;
@@ -22,6 +22,9 @@ struct Options {
   std::uint64_t parallel_order = 0;  // 0: `parallel` grid axes run in order; else a number for another order of each
   bool late_windows = false;         // input windows are filled at the beginning of their step, not one step ahead
   bool undefined_outputs = false;    // outputs may be partly undefined; Array::defined of the result tells
+  std::uint64_t copy_order = 0;      // 0: a copy that is started moves its elements at once; 1: when it is waited for, the last one first;
+                                     // else a number for some time in between, another for each copy
+  bool carry_undefined = false;      // arithmetic on undefined elements gives undefined elements; it is refused otherwise
 };
 
 struct Result {

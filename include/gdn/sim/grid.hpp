@@ -26,13 +26,37 @@ struct Call {
   std::optional<std::int64_t> vmem_limit;
 };
 
-inline Scalar scalar_of(Element e) { return e == Element::f32 ? Scalar::f32 : e == Element::bf16 ? Scalar::bf16 : Scalar::i32; }
+// What an array may hold.
+struct ElementRow {
+  Element element;
+  Scalar scalar;
+  std::string_view name;
+};
+inline constexpr ElementRow element_rows[] = {{Element::f32, Scalar::f32, "f32"},
+                                              {Element::bf16, Scalar::bf16, "bf16"},
+                                              {Element::i32, Scalar::i32, "i32"},
+                                              {Element::i8, Scalar::i8, "i8"},
+                                              {Element::i1, Scalar::i1, "i1"}};
+
+inline const ElementRow& row_of(Element e) {
+  for (auto& row : element_rows)
+    if (row.element == e) return row;
+  throw Error("sim: an array of no known element");
+}
+
+inline Scalar scalar_of(Element e) { return row_of(e).scalar; }
+
+inline Element element_of(Scalar s) {
+  for (auto& row : element_rows)
+    if (row.scalar == s) return row.element;
+  throw Error("sim: no array has such elements");
+}
 
 inline std::string text_of(const Array& a) {
   Type t;
   t.kind = Type::Kind::tensor;
   t.shape = a.shape;
-  t.element_name = a.element == Element::f32 ? "f32" : a.element == Element::bf16 ? "bf16" : "i32";
+  t.element_name = row_of(a.element).name;
   return text_of(t);
 }
 
@@ -48,7 +72,7 @@ inline void check_array(const Array& a, const Type& t, const std::string& what) 
 class GridRun {
  public:
   GridRun(const Call& call, const std::vector<Array>& operands, const Options& options)
-      : options_(options), module_(parse_kernel(call.text)), machine_(module_.names) {
+      : options_(options), module_(parse_kernel(call.text)), machine_(module_.names, options) {
     find_function();
     read_grid(call, operands);
     read_prefetch(call, operands);
@@ -72,12 +96,16 @@ class GridRun {
       bind(function_->regions[0], true);
       machine_.run(*body_);
       if (!last && options_.late_windows) look_ahead(s + 1);
+      set_step(s);
       for (auto& w : windows_)
-        if (w.output && (last || w.next != w.index)) write_back(w);
+        if (w.output && !w.direct) leave(w, last);
       if (last) break;
       set_step(s + 1);
-      for (auto& w : windows_) advance(w);
+      for (auto& w : windows_)
+        if (!w.direct) advance(w);
     }
+    for (auto& m : scratch_)
+      if (const auto left = machine_.copies.close(*m); !left.empty()) throw Error(left);
     result_.grid_steps = static_cast<long>(steps);
     result_.ops = machine_.ops;
     collect_outputs();
@@ -88,7 +116,10 @@ class GridRun {
   struct Window {
     std::string name;
     int argument = 0;
-    bool output = false, aliased = false, prefetched = false;
+    bool direct = false;   // no window: the kernel gets the array itself
+    bool watched = false;  // another argument shares the array: what is on its way must be seen
+    bool output = false, aliased = false, prefetched = false, buffered = false;
+    std::uint32_t fetching = 0, writing = 0;  // copies in flight, of a watched array
     Memory block, spare;  // spare: the next step's block, on its way
     bool staged = false;
     std::shared_ptr<Memory> array;
@@ -171,15 +202,8 @@ class GridRun {
   int argument(std::size_t i) const { return function_->regions[0].arguments[i]; }
   const std::string& argument_name(std::size_t i) const { return module_.names[static_cast<std::size_t>(argument(i))]; }
 
-  // The mark for undefined elements of a memory called so.
-  Origin origin(const std::string& name) {
-    if (machine_.origins.size() == 255) machine_.origins.push_back("another buffer");
-    else if (machine_.origins.size() < 255) machine_.origins.push_back(name);
-    return static_cast<Origin>(machine_.origins.size() - 1);
-  }
-
   std::shared_ptr<Memory> array_of(const Array& a, const std::string& name) {
-    auto m = std::make_shared<Memory>(make_memory(name, scalar_of(a.element), "hbm", a.shape, origin(name)));
+    auto m = std::make_shared<Memory>(make_memory(name, scalar_of(a.element), "hbm", a.shape, machine_.origin(name)));
     m->words = a.data;
     std::vector<Origin> marks;
     for (auto d : a.defined) {
@@ -236,7 +260,7 @@ class GridRun {
       if (alias != call.aliases.end()) {
         arrays.push_back(arrays[alias->second - used_]);
       } else {
-        arrays.push_back(std::make_shared<Memory>(make_memory(name, t.element, "hbm", t.shape, origin(name))));
+        arrays.push_back(std::make_shared<Memory>(make_memory(name, t.element, "hbm", t.shape, machine_.origin(name))));
         make_undefined(*arrays.back());
       }
     }
@@ -249,20 +273,29 @@ class GridRun {
       w.array = arrays[i];
       w.name = text(w.output ? "output" : "input", " window ", w.output ? i - inputs : i, " ", argument_name(first + i));
       const auto& t = argument_type(first + i);
-      f.check(t.kind == Type::Kind::memref && (t.space == "vmem" || t.space == "smem"), w.name, " is a ", t,
-              ": only windows in vmem or smem are simulated");
+      w.direct = t.space == "hbm" || t.space == "any";
+      f.check(t.kind == Type::Kind::memref && (t.space == "vmem" || t.space == "smem" || w.direct), w.name, " is a ", t,
+              ": it must be a memref in vmem or smem, or a whole array in hbm or any");
       f.check(t.element == w.array->element && t.shape.size() == w.array->shape.size(), w.name, " is a ", t, ", its array has the shape ",
               w.array->shape);
       int buffers = 1;
-      if (params) buffers = read_window_params(w, params->elements[i], t);
-      else f.check(t.shape == w.array->shape, w.name, " is a ", t, "; without a grid it is the whole array ", w.array->shape);
-      w.block = make_memory(w.name, t.element, t.space, t.shape, origin(w.name + (w.output ? " (not written)" : " (outside its array)")));
+      if (params && !w.direct) buffers = read_window_params(w, params->elements[i], t);
+      else f.check(t.shape == w.array->shape, w.name, " is a ", t, "; without a grid, and in hbm or any, it is the whole array ", w.array->shape);
+      if (w.direct) {
+        f.check(!params || params->elements[i].keys.empty(), w.name, ": a whole array in ", t.space, " has no window parameters");
+        windows_.push_back(std::move(w));
+        continue;
+      }
+      w.block = make_memory(w.name, t.element, t.space, t.shape, machine_.origin(w.name + (w.output ? " (not written)" : " (outside its array)")));
       make_undefined(w.block);
-      w.prefetched = !w.output && buffers > 1 && !options_.late_windows;
+      w.buffered = buffers > 1 && !options_.late_windows;
+      w.prefetched = !w.output && w.buffered;
       if (w.prefetched) w.spare = w.block;
       if (t.space == "vmem") allocations_.push_back({w.name + " " + tuple_text(t.shape), padded_bytes(t.element, t.shape), buffers, true});
       windows_.push_back(std::move(w));
     }
+    for (auto& w : windows_)
+      w.watched = std::count_if(windows_.begin(), windows_.end(), [&](auto& other) { return other.array == w.array; }) > 1;
   }
 
   // Returns the number of buffers.
@@ -340,14 +373,37 @@ class GridRun {
     const auto first = bounds_.size() + prefetch_.size() + windows_.size();
     for (std::size_t i = first; i < f.regions[0].arguments.size(); i++) {
       const auto& t = argument_type(i);
-      const bool plain = t.element == Scalar::f32 || t.element == Scalar::bf16 || t.element == Scalar::i32;
-      f.check(t.kind == Type::Kind::memref && plain && (t.space == "vmem" || t.space == "smem"), "scratch ", argument_name(i), " is a ", t,
-              ": only f32, bf16 and i32 in vmem or smem are simulated");
+      const bool semaphores = is_semaphore(t.element) && t.space == "semaphore_mem";
+      const bool storage = ops::is_storage(t.element) && (t.space == "vmem" || t.space == "smem");
+      f.check(t.kind == Type::Kind::memref && (storage || semaphores), "scratch ", argument_name(i), " is a ", t,
+              ": only f32, bf16, i32, i16 and i8 in vmem or smem, and semaphores, are simulated");
       const auto name = text("scratch ", i - first, " ", argument_name(i));
-      scratch_.push_back(std::make_unique<Memory>(make_memory(name, t.element, t.space, t.shape, origin(name + " (not written)"))));
-      make_undefined(*scratch_.back());
+      scratch_.push_back(std::make_unique<Memory>(make_memory(name, t.element, t.space, t.shape, machine_.origin(name + " (not written)"))));
+      if (storage) make_undefined(*scratch_.back());
       if (t.space == "vmem") allocations_.push_back({name + " " + tuple_text(t.shape), padded_bytes(t.element, t.shape), 1, false});
     }
+    const auto scoped = scoped_allocations(f.regions[0]);
+    allocations_.insert(allocations_.end(), scoped.begin(), scoped.end());
+  }
+
+  // What the regions inside allocate, of those that follow each other the largest.
+  std::vector<Allocation> scoped_allocations(const Region& r) const {
+    const auto total = [](const std::vector<Allocation>& list) {
+      std::int64_t sum = 0;
+      for (auto& a : list) sum += a.total();
+      return sum;
+    };
+    std::vector<Allocation> own, inner;
+    for (auto& n : r.nodes) {
+      for (auto& region : n.regions)
+        if (auto list = scoped_allocations(region); total(list) > total(inner)) inner = std::move(list);
+      if (n.name != "memref.alloca" || n.result_types.empty() || n.result_types[0].space != "vmem") continue;
+      const auto& t = n.result_types[0];
+      const auto& name = module_.names[static_cast<std::size_t>(n.results[0])];
+      own.push_back({text("allocation ", name, " ", tuple_text(t.shape)), padded_bytes(t.element, t.shape), 1, false});
+    }
+    own.insert(own.end(), inner.begin(), inner.end());
+    return own;
   }
 
   // ---- running
@@ -365,10 +421,11 @@ class GridRun {
     std::size_t at = 0;
     const auto next = [&]() -> Value& { return machine_[r.arguments[at++]] = Value{}; };
     for (auto id : machine_.grid_step) next().scalar = static_cast<std::uint32_t>(id);
-    for (auto& p : prefetch_) next().memory = p.get();
+    const auto refer = [&](Memory& m) { next() = ops::value_of(ref_to(m)); };
+    for (auto& p : prefetch_) refer(*p);
     if (!kernel) return;
-    for (auto& w : windows_) next().memory = &w.block;
-    for (auto& s : scratch_) next().memory = s.get();
+    for (auto& w : windows_) refer(w.direct ? *w.array : w.block);
+    for (auto& s : scratch_) refer(*s);
   }
 
   Shape block_index(Window& w) {
@@ -402,20 +459,56 @@ class GridRun {
     return extent;
   }
 
-  void fetch(const Window& w, Memory& block, const Shape& index) const {
-    const auto at = corner(w, index), extent = inside(w, at);
-    if (extent != block.shape) make_undefined(block);
-    copy_memory(block, Shape(at.size(), 0), *w.array, at, extent);
+  // The refusal of a window: what, and of which grid step.
+  template <class... Parts>
+  [[noreturn]] void fail(const Window& w, const Parts&... parts) const {
+    throw Error(text(w.name, ", ", machine_.when(), ": ", parts...));
   }
 
-  void write_back(Window& w) {
-    const auto at = corner(w, w.index);
-    copy_memory(*w.array, at, w.block, Shape(at.size(), 0), inside(w, at));
+  // A window's own reads and writes obey the rule for races too.
+  void no_race(const Window& w, const Ref& r, bool write) const {
+    const auto race = machine_.copies.conflict(r, write);
+    if (!race.empty()) fail(w, race);
+  }
+
+  // No copy may be in flight over a buffer that goes to another block.
+  void settled(const Window& w) const {
+    if (const auto* user = machine_.copies.user_of(w.block)) fail(w, "goes to another block while ", user->what, " is in flight");
+  }
+
+  Ref in_array(const Window& w, const Shape& index) const {
+    const auto at = corner(w, index);
+    return ref_to(*w.array, at, inside(w, at));
+  }
+
+  void fetch(const Window& w, Memory& block, const Shape& index) const {
+    const auto from = in_array(w, index);
+    no_race(w, from, false);
+    if (from.shape != block.shape) make_undefined(block);
+    copy_elements(ref_to(block, Shape(from.shape.size(), 0), from.shape), from);
+  }
+
+  // The end of an output window's step. The copy of a buffered one is in flight until the next step ends.
+  void leave(Window& w, bool last) {
+    if (last || w.next != w.index) {
+      const auto to = in_array(w, w.index);
+      const auto from = ref_to(w.block, Shape(to.shape.size(), 0), to.shape);
+      no_race(w, from, false);
+      settled(w);
+      no_race(w, to, true);
+      copy_elements(to, from);
+      if (w.writing) machine_.copies.end(std::exchange(w.writing, 0));
+      if (w.watched && w.buffered && !last)
+        w.writing = machine_.copies.start(text("the copy out of ", w.name, ", ", machine_.when(), ","), nullptr, &to);
+    } else if (w.writing) {
+      machine_.copies.end(std::exchange(w.writing, 0));
+    }
   }
 
   void start_windows() {
     set_step(0);
     for (auto& w : windows_) {
+      if (w.direct) continue;
       w.index = block_index(w);
       w.visited.insert(w.index);
       if (!w.output) fetch(w, w.block, w.index);
@@ -425,15 +518,20 @@ class GridRun {
   void look_ahead(std::int64_t s) {
     set_step(s);
     for (auto& w : windows_) {
+      if (w.direct) continue;
       w.next = block_index(w);
       w.staged = w.prefetched && w.next != w.index;
-      if (w.staged) fetch(w, w.spare, w.next);
+      if (!w.staged) continue;
+      fetch(w, w.spare, w.next);
+      const auto from = in_array(w, w.next);
+      if (w.watched) w.fetching = machine_.copies.start(text("the copy into ", w.name, ", ", machine_.when(), ","), &from, nullptr);
     }
   }
 
   // To the next step's block.
   void advance(Window& w) {
     if (w.next == w.index) return;
+    settled(w);
     w.index = w.next;
     if (w.output) {
       const bool fresh = w.visited.insert(w.index).second;
@@ -441,6 +539,7 @@ class GridRun {
               " is visited again after another one (its window would be undefined)");
       make_undefined(w.block);
     } else if (w.staged) {
+      if (w.fetching) machine_.copies.end(std::exchange(w.fetching, 0));
       std::swap(w.block, w.spare);
     } else {
       fetch(w, w.block, w.index);
@@ -454,14 +553,14 @@ class GridRun {
       if (!m.undefined.empty() && !options_.undefined_outputs) {
         const auto at = std::find_if(m.undefined.begin(), m.undefined.end(), [](Origin o) { return o != 0; }) - m.undefined.begin();
         Shape block(m.shape.size());
-        for (std::size_t d = 0; d < block.size(); d++) block[d] = at / m.strides[d] % m.shape[d] / w.block.shape[d];
+        for (std::size_t d = 0; d < block.size() && !w.direct; d++) block[d] = at / m.strides[d] % m.shape[d] / w.block.shape[d];
         throw Error(text(w.name, ": index ", index_text(at, m.shape), " of the output ", m.shape,
-                         w.visited.count(block)
+                         w.direct || w.visited.count(block)
                              ? text(" was left undefined: it comes from ", machine_.origins[m.undefined[static_cast<std::size_t>(at)]])
                              : text(" was never written: its block ", block, " was never visited")));
       }
       Array a;
-      a.element = m.element == Scalar::f32 ? Element::f32 : m.element == Scalar::bf16 ? Element::bf16 : Element::i32;
+      a.element = element_of(m.element);
       a.shape = m.shape;
       a.data = m.words;
       if (!m.undefined.empty()) {

@@ -3,21 +3,36 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "value.hpp"
 
 namespace gdn::sim {
 
+inline std::int64_t dot(const Shape& a, const Shape& b) {
+  std::int64_t n = 0;
+  for (std::size_t i = 0; i < a.size(); i++) n += a[i] * b[i];
+  return n;
+}
+
+// Which elements of a memory take part in copies that are in flight; empty while there are none.
+struct Traffic {
+  int copies = 0;
+  std::vector<std::uint32_t> writer;   // the number of the copy that writes it
+  std::vector<std::uint32_t> readers;  // how many copies read it
+};
+
 struct Memory {
   std::string name;  // as errors call it: "output window %o"
   Scalar element = Scalar::f32;
-  std::string space;  // vmem, smem or hbm
+  std::string space;  // vmem, smem, hbm, any or semaphore_mem
   Shape shape, strides;
   Origin origin = 0;  // the mark of its own undefined elements
   std::vector<std::uint32_t> words;
   std::vector<Origin> undefined;  // empty if all are defined
   std::int64_t undefined_count = 0;
+  Traffic traffic;
 
   std::int64_t size() const { return static_cast<std::int64_t>(words.size()); }
 };
@@ -30,7 +45,7 @@ inline void make_undefined(Memory& m) {
 
 // All elements are defined, and zero.
 inline Memory make_memory(std::string name, Scalar element, std::string space, const Shape& shape, Origin origin) {
-  Memory m{std::move(name), element, std::move(space), shape, strides_of(shape), origin, {}, {}, 0};
+  Memory m{std::move(name), element, std::move(space), shape, strides_of(shape), origin, {}, {}, 0, {}};
   m.words.resize(static_cast<std::size_t>(volume(shape)));
   return m;
 }
@@ -57,18 +72,44 @@ inline void set_marks(Memory& to, std::int64_t to_at, const Box& box, const Orig
   if (to.undefined_count == 0) to.undefined.clear();
 }
 
-inline std::int64_t dot(const Shape& a, const Shape& b) {
-  std::int64_t n = 0;
-  for (std::size_t i = 0; i < a.size(); i++) n += a[i] * b[i];
-  return n;
+// What a memref stands for: elements of a memory. Of a memref that was bitcast to wider elements, each consists of `parts` elements of
+// the memory, low bits first, `part_step` apart.
+struct Ref {
+  Memory* memory = nullptr;
+  std::int64_t at = 0;
+  Shape shape, strides;
+  std::int64_t parts = 1, part_step = 0;
+  std::string outside{};  // how a slice leaves its memory; such a one has a size, and no elements
+
+  std::int64_t size() const { return volume(shape); }
+};
+
+inline Ref ref_to(Memory& m) { return {&m, 0, m.shape, m.strides}; }
+
+// A box of a memory.
+inline Ref ref_to(Memory& m, const Shape& index, const Shape& extent) { return {&m, dot(index, m.strides), extent, m.strides}; }
+
+// The same elements, with parts as a dim of their own.
+inline Ref in_parts(Ref r) {
+  if (r.parts == 1) return r;
+  r.shape.push_back(std::exchange(r.parts, 1));
+  r.strides.push_back(std::exchange(r.part_step, 0));
+  return r;
 }
 
-// Copies a box of one memory to another.
-inline void copy_memory(Memory& to, const Shape& to_index, const Memory& from, const Shape& from_index, const Shape& extent) {
-  const auto box = make_box(extent, to.strides, from.strides);
-  const auto t = dot(to_index, to.strides), f = dot(from_index, from.strides);
-  copy_box(box, to.words.data() + t, from.words.data() + f);
-  set_marks(to, t, box, from.undefined.empty() ? nullptr : from.undefined.data() + f);
+// The index, within its memory, of the element that stands `offset` words in.
+inline std::string index_of(const Memory& m, std::int64_t offset) { return index_text(offset, m.shape); }
+
+inline std::int64_t bytes_of(const Ref& r) { return r.size() * r.parts * bits_of(r.memory->element) / 8; }
+
+// Copies elements, undefined marks and all. Both have one shape.
+inline void copy_elements(const Ref& to, const Ref& from) {
+  const auto t = in_parts(to), f = in_parts(from);
+  if (t.size() == 0) return;
+  const auto box = make_box(t.shape, t.strides, f.strides);
+  const auto& marks = f.memory->undefined;
+  copy_box(box, t.memory->words.data() + t.at, f.memory->words.data() + f.at);
+  set_marks(*t.memory, t.at, box, marks.empty() ? nullptr : marks.data() + f.at);
 }
 
 // One line of the VMEM bill.
@@ -80,9 +121,9 @@ struct Allocation {
   std::int64_t total() const { return bytes * buffers; }
 };
 
-// The last two dims are padded to a tile: (8, 128) for 32 bits, (16, 128) for 16; a vector counts as whole tiles.
+// The last two dims are padded to a tile: (8, 128) for 32 bits, (16, 128) for 16, (32, 128) for 8; a vector counts as whole tiles.
 inline std::int64_t padded_bytes(Scalar element, const Shape& shape) {
-  const std::int64_t width = element == Scalar::bf16 ? 2 : 4, rows = 32 / width;
+  const std::int64_t width = bits_of(element) / 8, rows = 32 / width;
   const auto up = [](std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; };
   Shape padded = shape;
   if (padded.empty()) padded = {1};

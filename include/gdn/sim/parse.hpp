@@ -53,7 +53,13 @@ inline std::string index_text(std::int64_t offset, const Shape& shape) {
   return tuple_text(index);
 }
 
-enum class Scalar { f32, bf16, i32, i1, index, other };
+// i16 and i8 are storage: their low bits. The two semaphores are elements of memory that only copies, signals and waits touch.
+enum class Scalar { f32, bf16, i32, i16, i8, i1, index, semaphore, dma_semaphore, other };
+
+inline int bits_of(Scalar s) { return s == Scalar::bf16 || s == Scalar::i16 ? 16 : s == Scalar::i8 ? 8 : 32; }
+inline bool is_semaphore(Scalar s) { return s == Scalar::semaphore || s == Scalar::dma_semaphore; }
+
+constexpr std::int64_t dynamic = INT64_MIN;  // an extent known at run time, of a slice of a memref: '?' in the text
 
 struct Type {
   enum class Kind { scalar, vector, memref, tensor, function, other };
@@ -70,7 +76,9 @@ struct Type {
 };
 
 inline std::string text_of(const Type& t) {
-  const std::string body = join(t.shape, "x") + (t.shape.empty() ? "" : "x") + t.element_name;
+  std::string body;
+  for (auto d : t.shape) body += (d == dynamic ? std::string("?") : std::to_string(d)) + "x";
+  body += t.element_name;
   switch (t.kind) {
     case Type::Kind::scalar: return t.element_name;
     case Type::Kind::vector: return "vector<" + body + ">";
@@ -157,8 +165,8 @@ struct Region {
 // One op. Values are numbered over the whole module.
 struct Node {
   std::string name;
-  int line = 0;
-  std::string label;  // of its trailing loc("label")
+  int line = 0, version = 0;  // version of the stable form; 0: not stable
+  std::string label;          // of its trailing loc("label")
   std::vector<int> operands, results;
   std::vector<Type> operand_types, result_types;
   Attribute attributes;  // a dictionary
@@ -501,16 +509,23 @@ class Reader {
   void element(Type& t) {
     t.element_name = eat("!") ? "!" + word() : word();
     static const std::unordered_map<std::string_view, Scalar> known{
-        {"f32", Scalar::f32}, {"bf16", Scalar::bf16}, {"i32", Scalar::i32}, {"i1", Scalar::i1}, {"index", Scalar::index}};
+        {"f32", Scalar::f32}, {"bf16", Scalar::bf16},   {"i32", Scalar::i32}, {"ui32", Scalar::i32},
+        {"i16", Scalar::i16}, {"i8", Scalar::i8},       {"i1", Scalar::i1},   {"index", Scalar::index},
+        {"!tpu.semaphore", Scalar::semaphore},          {"!tpu.dma_semaphore", Scalar::dma_semaphore}};
     const auto found = known.find(t.element_name);
     t.element = found == known.end() ? Scalar::other : found->second;
   }
 
-  // 64x128xf32
+  // 64x128xf32, of a memref also ?x128xf32
   void shaped(Type& t) {
     skip();
     for (;;) {
       const auto begin = at_;
+      if (t.kind == Type::Kind::memref && source_.substr(at_, 2) == "?x") {
+        t.shape.push_back(dynamic);
+        at_ += 2;
+        continue;
+      }
       while (at_ < source_.size() && source_[at_] >= '0' && source_[at_] <= '9') at_++;
       if (begin == at_ || at_ >= source_.size() || source_[at_] != 'x') {
         at_ = begin;
@@ -688,6 +703,7 @@ class KernelParser {
     n.check(out_.version || !prefixed,
             "Missing or invalid version attribute: the op has the prefix of the stable form, the module no version");
     if (prefixed) n.name.erase(0, prefix.size());
+    n.version = out_.version;
     n.label = in_.label_of(n.label);
     for (auto& r : n.regions)
       for (auto& inner : r.nodes) finish(inner);
@@ -724,9 +740,15 @@ inline std::optional<std::uint32_t> literal_bits(const std::string& literal, Sca
     const auto bits = std::bit_cast<std::uint32_t>(value);
     return element == Scalar::f32 ? bits : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   }
-  if (element != Scalar::i32 && element != Scalar::index) return std::nullopt;
+  const bool narrow = element == Scalar::i16 || element == Scalar::i8;
+  if (!narrow && element != Scalar::i32 && element != Scalar::index) return std::nullopt;
   std::int64_t n = 0;
   if (std::from_chars(begin + (hex ? 2 : 0), end, n, hex ? 16 : 10).ptr != end) return std::nullopt;
+  if (narrow) {
+    const std::int64_t limit = std::int64_t{1} << bits_of(element);
+    if (n < -limit / 2 || n >= limit) return std::nullopt;
+    return static_cast<std::uint32_t>(n & (limit - 1));
+  }
   if (n < INT32_MIN || n > (hex || element == Scalar::i32 ? std::int64_t{UINT32_MAX} : INT32_MAX)) return std::nullopt;
   return static_cast<std::uint32_t>(n);
 }

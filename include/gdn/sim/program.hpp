@@ -106,7 +106,7 @@ inline BackendConfig read_backend_config(const std::string& json) {
   return out;
 }
 
-// func.func public @main: reshapes around custom calls.
+// func.func public @main: reshapes and conversions of i1 around custom calls.
 class Program {
  public:
   Program(std::string_view text, std::vector<Array> inputs, const Options& options)
@@ -184,6 +184,7 @@ class Program {
     const auto op = in_.word();
     std::vector<Typed> results;
     if (op == "stablehlo.reshape") results = {reshape()};
+    else if (op == "stablehlo.convert") results = {convert()};
     else if (op == "stablehlo.custom_call") results = custom_call();
     else fail(op, ": this op is not simulated");
     in_.location();
@@ -216,6 +217,22 @@ class Program {
     if (!fits) fail("cannot reshape ", value.type, " to ", to);
     value.type = to;
     value.array.shape = to.shape;
+    return value;
+  }
+
+  // From i1 to i32: kernels take no i1 arrays.
+  Typed convert() {
+    Typed value = use();
+    in_.want(":");
+    in_.want("(");
+    want_type(in_.type(), value.type);
+    in_.want(")");
+    in_.want("->");
+    auto to = in_.type();
+    const bool fits = to.is(Type::Kind::tensor, Scalar::i32) && value.type.element == Scalar::i1 && to.shape == value.type.shape;
+    if (!fits) fail("cannot convert ", value.type, " to ", to);
+    value.type = to;
+    value.array.element = Element::i32;
     return value;
   }
 
@@ -307,7 +324,7 @@ class Program {
   Result result_;
 };
 
-// The call of a kernel on its own: comment lines "// call: (types) -> types" and "// vmem_limit_bytes: N".
+// The call of a kernel on its own: comment lines "// call: (types) -> types", "// vmem_limit_bytes: N", "// aliases: 0 = 1, 1 = 2".
 inline Call read_call(std::string_view text) {
   Call call;
   call.text = text;
@@ -315,7 +332,7 @@ inline Call read_call(std::string_view text) {
   for (auto rest = text; !rest.empty();) {
     auto line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-    constexpr std::string_view types = "// call:", limit = "// vmem_limit_bytes:";
+    constexpr std::string_view types = "// call:", limit = "// vmem_limit_bytes:", aliases = "// aliases:";
     if (line.starts_with(types)) {
       require(!found, "two lines beginning '// call:'");
       found = true;
@@ -323,6 +340,13 @@ inline Call read_call(std::string_view text) {
       call.operands = in.types();
       in.want("->");
       call.results = in.types();
+    } else if (line.starts_with(aliases)) {
+      Reader in(line.substr(aliases.size()));
+      do {
+        const auto output = static_cast<std::size_t>(whole_number(in.word(), "an output"));
+        in.want("=");
+        call.aliases[output] = static_cast<std::size_t>(whole_number(in.word(), "an operand"));
+      } while (in.eat(","));
     } else if (line.starts_with(limit)) {
       line.remove_prefix(limit.size());
       while (line.starts_with(' ')) line.remove_prefix(1);

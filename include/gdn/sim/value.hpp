@@ -70,7 +70,7 @@ inline float as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 inline std::uint32_t as_bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 
 // A quiet NaN with a payload of ours; as an i32 it is out of every array's range.
-inline std::uint32_t poison(Scalar element) { return element == Scalar::bf16 ? 0x7fdeu : 0x7fc0deadu; }
+inline std::uint32_t poison(Scalar element) { return bits_of(element) == 16 ? 0x7fdeu : bits_of(element) == 8 ? 0x7fu : 0x7fc0deadu; }
 
 // 0: defined. Otherwise the number of the memory the undefined element was first read from.
 using Origin = std::uint8_t;
@@ -80,14 +80,14 @@ struct Buffer {
   std::vector<Origin> undefined;  // one per element; empty if all are defined
 };
 
-struct Memory;
+struct Ref;
 
 // What a slot holds: a scalar, a vector (immutable once set, so copies share the buffer) or a ref.
 struct Value {
   std::shared_ptr<Buffer> buffer;
   std::uint32_t scalar = 0;
   Origin scalar_undefined = 0;
-  Memory* memory = nullptr;
+  std::shared_ptr<const Ref> ref;
 
   const std::uint32_t* words() const { return buffer ? buffer->words.get() : &scalar; }
   std::uint32_t* words() { return buffer ? buffer->words.get() : &scalar; }
