@@ -52,6 +52,6 @@ if python3 -m venv "$build/venv" && "$build/venv/bin/pip" install -q --disable-p
   cp cmake/requirements.txt "$build/venv/requirements.txt"
   echo "setup: done"
 else
-  echo "setup: the TPU compiler (libtpu) and jaxlib could not be installed; the tests that compile for TPUs will fail"
+  echo "setup: the TPU compiler (libtpu) and jaxlib could not be installed; the tests that need them will fail"
   exit 3
 fi

@@ -222,6 +222,7 @@ TEST_CASE("copies the compiler would not take, or of other cores") {
                   "(%a0, %s0, %s1) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 0, 0, 0>} : (" + memref("32x128xf32", "any") + ", " +
                       memref(tile) + ", " + memref(semaphore) + ") -> ()"),
              Contains("source and target differ: memref<32x128xf32, any> and memref<8x128xf32, vmem>"));
+  CHECK_THAT(with("strict_ordering = false", "strict_ordering = true"), Contains("strict ordering is not for the TensorCore"));
   CHECK_THAT(with("priority = 0", "urgency = 0"), Contains("attribute 'urgency' is not known here"));
   // A copy counts on a DMA semaphore; vectors are loaded from vmem.
   auto k = through_scratch(start, finish + take);
@@ -347,6 +348,18 @@ TEST_CASE("slices of a size known at run time; a wait looks at nothing but the s
              store("%x", "%o0", tile);
     return k;
   };
+  // Vectors are of known size, and must fit.
+  const auto load_five = [&](int n) {
+    auto k = kernel(n, 0);
+    const auto five = vector("5x128xf32");
+    k.body += "%five = \"vector.load\"(%to, %z, %z) : (" + memref(some) + ", index, index) -> " + five + "\n" +
+              "%part = \"vector.extract_strided_slice\"(%five) {offsets = [4, 0], sizes = [1, 128], strides = [1, 1]} : (" + five + ") -> " +
+              vector("1x128xf32") + "\n%b = \"vector.broadcast\"(%part) : (" + vector("1x128xf32") + ") -> " + V + "\n" +
+              store("%b", "%o0", tile);
+    return k;
+  };
+  CHECK(floats(simulate(text_of(load_five(5)), {x}).outputs[0])[128 + 3] == 4 * 128 + 3);
+  CHECK_THAT(refusal(load_five(4), {x}), Contains("load out of bounds: scratch 0 %s0 (4, 128) at index (0, 0), dim 0 reaches 4"));
   const auto out = floats(simulate(text_of(kernel(3, 0)), {x}).outputs[0]);
   CHECK(out[2 * 128 + 1] == 257);
   CHECK(out[3 * 128] == 0);
@@ -453,6 +466,13 @@ TEST_CASE("outputs in hbm, and one that is an input too") {
   const auto both = floats(simulate(text_of(k), {x}).outputs[0]);
   CHECK(both[5] == 1024 + 5);
   CHECK(both[1024 + 5] == 1024 + 5);
+  // An input is written only as an output.
+  k.body = number("%c0", 0) + number("%c8", 8) + slice("%rows", {"%a0", "32x128xf32", "any"}, "%c8, %c0", tile) + zero_tile("%zero") +
+           store("%zero", "%s0", tile) + copy(buffer, source, "%s1") + wait(buffer, source, "%s1");
+  CHECK(refusal(k, {x}) == "");
+  k.comments = "";
+  CHECK_THAT(refusal(k, {x}), Contains("input 0 is written, but no output shares its memory"));
+  k.comments = "// aliases: 0 = 0\n";
   // From rows 8.. to rows 8.. of what is one array.
   k.body = number("%c0", 0) + number("%c8", 8) + slice("%rows", {"%a0", "32x128xf32", "any"}, "%c8, %c0", tile) +
            slice("%target", out, "%c8, %c0", tile) + copy(source, target, "%s1") + wait(source, target, "%s1");
@@ -532,8 +552,9 @@ TEST_CASE("a window goes to another block only when no copy uses it") {
   const auto in = counting({16, 128});
   const auto out = zero_tile("%zero") + store("%zero", "%o0", tile) + copy(window, buffer, "%s1"), over = wait(window, buffer, "%s1");
   CHECK(refusal(kernel(out + over), {in}) == "");
-  CHECK_THAT(refusal(kernel(out), {in}), Contains("input window 0 %a0, grid step (1): goes to another block while the copy of tpu.enqueue_dma at "
-                                                  "line 8, grid step (0) is in flight"));
+  CHECK_THAT(refusal(kernel(out), {in}),
+             Contains("input window 0 %a0, grid step (1): is left for another block, or for good, while the copy of tpu.enqueue_dma at line 8, "
+                      "grid step (0) is in flight"));
   const auto to_output = copy(window, result, "%s1"), done = wait(window, result, "%s1");
   CHECK(simulate(text_of(kernel(to_output + done)), {in}).outputs[0].data == in.data);
   CHECK_THAT(refusal(kernel(to_output), {in}),

@@ -277,12 +277,20 @@ def flash_attention_segments_grad(draw):
     return jax.grad(loss, argnums=(0, 1, 2)), tuple(draw.f32(1, 2, 256, 128) for _ in range(3))
 
 
-def splash(**blocks):
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+@kernel("bf16")
+def flash_attention_bias(draw):
+    from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention as attention
 
-    mask = splash_attention_mask.MultiHeadMask([splash_attention_mask.CausalMask((256, 256)) for _ in range(2)])
+    return attention, (*(draw.f32(2, 2, 128, 64) for _ in range(3)), draw.f32(2, 2, 128, 128))
+
+
+def splash(local=False, attn_logits_soft_cap=None, **blocks):
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask as masks
+
+    one = masks.LocalMask((256, 256), (100, 0), 0) if local else masks.CausalMask((256, 256))
     sizes = splash_attention_kernel.BlockSizes(block_q=128, block_kv=128, block_kv_compute=128, **blocks)
-    return splash_attention_kernel.make_splash_mha(mask, head_shards=1, q_seq_shards=1, block_sizes=sizes)
+    return splash_attention_kernel.make_splash_mha(masks.MultiHeadMask([one, one]), head_shards=1, q_seq_shards=1, block_sizes=sizes,
+                                                   attn_logits_soft_cap=attn_logits_soft_cap)
 
 
 @kernel("bf16")
@@ -296,6 +304,17 @@ def splash_attention_grad(draw):
     attention = splash(block_q_dkv=128, block_kv_dkv=128, block_kv_dkv_compute=128, block_q_dq=128, block_kv_dq=128)
     loss = lambda q, k, v: jnp.sum(jnp.sin(attention(q, k, v).astype(jnp.float32)))
     return jax.grad(loss, argnums=(0, 1, 2)), tuple(draw.bf16(2, 256, 128) for _ in range(3))
+
+
+@kernel("bf16")
+def splash_attention_local(draw):
+    """A window of 100 tokens, logits through tanh, segments."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
+
+    attention = splash(local=True, attn_logits_soft_cap=20.0)
+    segments = i32(np.repeat([0, 1], [100, 156]))
+    return (lambda q, k, v: attention(q, k, v, splash_attention_kernel.SegmentIds(segments, segments)),
+            tuple(draw.bf16(2, 256, 128) for _ in range(3)))
 
 
 def paged(draw, quantized=False, **options):
@@ -337,6 +356,15 @@ def ragged_paged_attention(draw):
     return call, (draw.bf16(24, 4, 128), draw.bf16(16, 16, 4, 128), i32([40, 20]), draw.pages(2, 4, 16), i32([0, 16, 20]), i32([2]))
 
 
+@kernel("f32")
+def ragged_paged_attention_window(draw):
+    """f32, windows of 12 tokens, logits through tanh."""
+    from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention as attention
+
+    call = functools.partial(attention, num_kv_pages_per_block=2, num_queries_per_block=8, sliding_window=12, soft_cap=20.0)
+    return call, (draw.f32(24, 4, 128), draw.f32(16, 16, 4, 128), i32([40, 20]), draw.pages(2, 4, 16), i32([0, 16, 20]), i32([2]))
+
+
 def grouped():
     return i32([100, 28, 0, 128])
 
@@ -346,6 +374,15 @@ def megablox_gmm(draw):
     from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 
     return lambda a, b, sizes: gmm(a, b, sizes, jnp.float32, (128, 128, 128)), (draw.bf16(256, 256), draw.bf16(4, 256, 128), grouped())
+
+
+@kernel("f32")
+def megablox_gmm_in_place(draw):
+    """Groups 1 and 2 of four are computed, into what is there."""
+    from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
+
+    return (lambda a, b, sizes, out: gmm(a, b, sizes, jnp.float32, (128, 128, 128), group_offset=i32(1), existing_out=out, transpose_rhs=True),
+            (draw.bf16(256, 256), draw.bf16(2, 128, 256), i32([60, 68, 100, 28]), draw.f32(256, 128)))
 
 
 @kernel("f32")

@@ -20,7 +20,7 @@ enum class Target { tpu7x, v6e, v5e };
 struct Options {
   Target target = Target::tpu7x;
   std::uint64_t parallel_order = 0;  // 0: `parallel` grid axes run in order; else a number for another order of each
-  bool late_windows = false;         // input windows are filled at the beginning of their step, not one step ahead
+  bool late_windows = false;         // windows are filled and written back between steps, so that none is on its way during one
   bool undefined_outputs = false;    // outputs may be partly undefined; Array::defined of the result tells
   std::uint64_t copy_order = 0;      // 0: a copy that is started moves its elements at once; 1: when it is waited for, the last one first;
                                      // else a number for some time in between, another for each copy

@@ -245,7 +245,10 @@ class GridRun {
     f.check(!params || params->elements.size() == count, "window_params has ", params ? params->elements.size() : 0, " entries for ",
             inputs, " inputs and ", call.results.size(), " outputs");
     std::vector<std::shared_ptr<Memory>> arrays;
-    for (std::size_t i = 0; i < inputs; i++) arrays.push_back(array_of(operands[used_ + i], text("input ", i)));
+    for (std::size_t i = 0; i < inputs; i++) {
+      arrays.push_back(array_of(operands[used_ + i], text("input ", i)));
+      arrays.back()->read_only = true;
+    }
     for (auto [output, operand] : call.aliases) {
       require(output < call.results.size() && operand >= used_ && operand < operands.size(), "output ", output, " cannot alias operand ",
               operand, ": it is no input of the kernel");
@@ -259,6 +262,7 @@ class GridRun {
       const auto name = text("output ", i);
       if (alias != call.aliases.end()) {
         arrays.push_back(arrays[alias->second - used_]);
+        arrays.back()->read_only = false;
       } else {
         arrays.push_back(std::make_shared<Memory>(make_memory(name, t.element, "hbm", t.shape, machine_.origin(name))));
         make_undefined(*arrays.back());
@@ -473,7 +477,7 @@ class GridRun {
 
   // No copy may be in flight over a buffer that goes to another block.
   void settled(const Window& w) const {
-    if (const auto* user = machine_.copies.user_of(w.block)) fail(w, "goes to another block while ", user->what, " is in flight");
+    if (const auto* user = machine_.copies.user_of(w.block)) fail(w, "is left for another block, or for good, while ", user->what, " is in flight");
   }
 
   Ref in_array(const Window& w, const Shape& index) const {

@@ -33,6 +33,7 @@ struct Memory {
   std::vector<Origin> undefined;  // empty if all are defined
   std::int64_t undefined_count = 0;
   Traffic traffic;
+  bool read_only = false;  // an input that no output shares
 
   std::int64_t size() const { return static_cast<std::int64_t>(words.size()); }
 };
@@ -45,7 +46,7 @@ inline void make_undefined(Memory& m) {
 
 // All elements are defined, and zero.
 inline Memory make_memory(std::string name, Scalar element, std::string space, const Shape& shape, Origin origin) {
-  Memory m{std::move(name), element, std::move(space), shape, strides_of(shape), origin, {}, {}, 0, {}};
+  Memory m{std::move(name), element, std::move(space), shape, strides_of(shape), origin, {}, {}, 0, {}, false};
   m.words.resize(static_cast<std::size_t>(volume(shape)));
   return m;
 }

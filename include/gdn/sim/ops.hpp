@@ -69,6 +69,7 @@ inline const Row table[] = {
     {"math.log1p", log1p_op, "fastmath"},
     {"math.sqrt", float1<square_root>, "fastmath"},
     {"math.rsqrt", float1<rsqrt>, "fastmath"},
+    {"math.tanh", float1<tanh>, "fastmath"},
     {"math.absf", sign1<drop_sign>, "fastmath"},
     {"tpu.reciprocal", reciprocal_op, "approx full_range"},
     {"tpu.logistic", float1<sigmoid>, ""},

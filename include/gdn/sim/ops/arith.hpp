@@ -97,8 +97,9 @@ inline float rsqrt(float x) { return portable::rsqrt(x); }
 inline float reciprocal(float x) { return portable::reciprocal(x); }
 inline float sigmoid(float x) { return portable::sigmoid(x); }
 inline float square_root(float x) { return std::sqrt(x); }
-// No portable definition yet: the double's logarithm, rounded once more.
+// No portable definition: the double's function, rounded once more.
 inline float log(float x) { return static_cast<float>(std::log(static_cast<double>(x))); }
+inline float tanh(float x) { return static_cast<float>(std::tanh(static_cast<double>(x))); }
 
 inline bool log1p_takes(std::uint32_t x) { return !(as_float(x) < 0 || as_float(x) > 1); }
 

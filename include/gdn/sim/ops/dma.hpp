@@ -25,6 +25,7 @@ inline Execute enqueue_dma(const Node& n) {
   const auto s = segments(n, n.version && n.version < 14 ? 6 : 7);
   n.check(s[0] == 1 && s[2] == 1 && s[3] == 1 && n.operands.size() == 3,
           "takes a source, a target and a semaphore; copies to another core or chip are not simulated");
+  if (n.attributes.find("strict_ordering")) n.check(!n.boolean("strict_ordering"), "strict ordering is not for the TensorCore");
   copied_types(n, n.operand_types[0], n.operand_types[1]);
   semaphore_type(n, n.operand_types[2], Scalar::dma_semaphore);
   return [&n](Machine& m) {
@@ -32,6 +33,7 @@ inline Execute enqueue_dma(const Node& n) {
     m.check(from.shape == to.shape, "source ", from.memory->name, " ", from.shape, " and target ", to.memory->name, " ", to.shape,
             " differ");
     m.check(from.parts == to.parts, "of source and target, one is a bitcast view");
+    m.check(!to.memory->read_only, to.memory->name, " is written, but no output shares its memory");
     m.use(from, false);
     m.use(to, true);
     m.check(!Copies::meet(from, to), "race: source and target are both in ", from.memory->name, " and overlap");

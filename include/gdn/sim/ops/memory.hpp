@@ -19,6 +19,8 @@ inline std::vector<std::int64_t> segments(const Node& n, std::size_t parts) {
   return s;
 }
 
+inline bool is_static(const Type& t) { return std::find(t.shape.begin(), t.shape.end(), dynamic) == t.shape.end(); }
+
 inline Value value_of(Ref r) {
   Value v;
   v.ref = std::make_shared<const Ref>(std::move(r));
@@ -46,7 +48,8 @@ inline Access access(const Node& n, std::size_t base, std::size_t count, const T
           count, " indices do not fit: ", type, " and ", ref);
   if (steps.empty()) steps = Shape(rank, 1);
   n.check(steps.size() == rank, "one stride per dim");
-  Access a{n.operands[base], {}, type, steps, strides_of(ref.shape), {}};
+  // No whole memory has dynamic dims.
+  Access a{n.operands[base], {}, type, steps, is_static(ref) ? strides_of(ref.shape) : Shape(rank, 0), {}};
   for (std::size_t d = 0; d < rank; d++) {
     n.check(n.operand_types[base + 1 + d].is(Kind::scalar, Scalar::index), "indices are of type index");
     n.check(steps[d] >= 0, "stride ", steps[d], " in dim ", d);
@@ -312,8 +315,6 @@ inline Execute memref_squeeze(const Node& n) {
     m[out] = value_of(std::move(r));
   };
 }
-
-inline bool is_static(const Type& t) { return std::find(t.shape.begin(), t.shape.end(), dynamic) == t.shape.end(); }
 
 // Of elements without gaps.
 inline Execute memref_reshape(const Node& n) {
