@@ -195,6 +195,12 @@ TEST_CASE("semaphores must come out even") {
              Contains("waits for 3 on scratch 0 %s0 (1), which is at 2: it would never end"));
   CHECK_THAT(refusal(signals(signal("%m1")), {ones}), Contains("an amount of -1"));
   CHECK_THAT(refusal(signals(wait_for("%m1")), {ones}), Contains("an amount of -1"));
+  auto outside = text_of(signals(signal("%c2") + wait_for("%c2")));
+  CHECK(error_of([&] { simulate(outside, {ones}); }) == "");
+  outside.replace(outside.find("(%s0, %c1)"), 10, "(%s0, %c3)");
+  outside.replace(outside.find("%c3 = "), 6, "%c9 = ");
+  outside.replace(outside.find("%one = "), 0, number("%c3", 3));
+  CHECK_THAT(error_of([&] { simulate(outside, {ones}); }), Contains("slice out of bounds: scratch 0 %s0 (2), dim 0: 1 from 3"));
   auto remote = signals("\"tpu.sem_signal\"(%sem, %c1, %c1) {operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>} : (" + memref(counter) +
                         ", i32, i32) -> ()\n");
   CHECK_THAT(refusal(remote, {ones}), Contains("signals to another core or chip are not simulated"));

@@ -440,7 +440,7 @@ def tokamax_gdn(draw):
     arrays = dict(
         qkv=draw.bf16(tokens, channels), b=draw.bf16(tokens, heads), a=draw.bf16(tokens, heads),
         conv_state=draw.f32(rows + 1, taps - 1, channels), recurrent_state=draw.f32(rows + 1, heads, width, width) * 0.1,
-        conv_weight=draw.f32(channels, 1, taps) * 0.5, a_log=jnp.abs(draw.f32(heads)), dt_bias=draw.f32(heads),
+        conv_weight=draw.f32(channels, 1, taps) * 0.5, a_log=-1 - jnp.abs(draw.f32(heads)), dt_bias=draw.f32(heads),
         query_start_loc=i32([0, 1, 2, 17]), state_indices=i32([1, 2, 3]), distribution=i32([2, 3, 3]), seq_lens=i32([5, 7, 15]))
     return (lambda *values: call(**dict(zip(arrays, values)), conv_bias=None, n_kq=key_heads, n_v=heads, d_k=width, d_v=width,
                                  kernel_size=taps, decode_tile_size=2, mixed_tile_size=8),

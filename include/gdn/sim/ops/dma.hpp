@@ -20,6 +20,12 @@ inline void semaphore_type(const Node& n, const Type& t, Scalar element) {
           element == Scalar::semaphore ? "semaphore" : "DMA semaphore", ", not a ", t);
 }
 
+inline Semaphore& semaphore_of(Machine& m, const Node& n, std::size_t operand) {
+  const Ref& ref = *m[n.operands[operand]].ref;
+  m.check(ref.outside.empty(), ref.outside);
+  return m.copies.semaphore(ref);
+}
+
 // Operands: source, target and the semaphore that counts the bytes. Copies to other cores and chips have more.
 inline Execute enqueue_dma(const Node& n) {
   const auto s = segments(n, n.version && n.version < 14 ? 6 : 7);
@@ -37,7 +43,7 @@ inline Execute enqueue_dma(const Node& n) {
     m.use(from, false);
     m.use(to, true);
     m.check(!Copies::meet(from, to), "race: source and target are both in ", from.memory->name, " and overlap");
-    m.copies.start("the copy of " + m.now(), from, to, m.copies.semaphore(*m[n.operands[2]].ref));
+    m.copies.start("the copy of " + m.now(), from, to, semaphore_of(m, n, 2));
   };
 }
 
@@ -49,7 +55,7 @@ inline Execute wait_dma2(const Node& n) {
   semaphore_type(n, n.operand_types[0], Scalar::dma_semaphore);
   copied_types(n, n.operand_types[1], n.operand_types[2]);
   return [&n](Machine& m) {
-    const auto endless = m.copies.wait(m.copies.semaphore(*m[n.operands[0]].ref), bytes_of(*m[n.operands[2]].ref));
+    const auto endless = m.copies.wait(semaphore_of(m, n, 0), bytes_of(*m[n.operands[2]].ref));
     if (!endless.empty()) m.fail(endless);
   };
 }
@@ -67,7 +73,7 @@ inline Execute sem_signal(const Node& n) {
   return [&n](Machine& m) {
     const auto amount = m.number(n.operands[1]);
     m.check(amount >= 0, "an amount of ", amount);
-    m.copies.semaphore(*m[n.operands[0]].ref).count += amount;
+    semaphore_of(m, n, 0).count += amount;
   };
 }
 
@@ -75,7 +81,7 @@ inline Execute sem_wait(const Node& n) {
   count_operands(n, 2, 0);
   amount_type(n);
   return [&n](Machine& m) {
-    auto& s = m.copies.semaphore(*m[n.operands[0]].ref);
+    auto& s = semaphore_of(m, n, 0);
     const auto amount = m.number(n.operands[1]);
     m.check(amount >= 0, "an amount of ", amount);
     m.check(s.count >= amount, "waits for ", amount, " on ", s.name, ", which is at ", s.count, ": it would never end");
@@ -89,7 +95,7 @@ inline Execute sem_read(const Node& n) {
   n.check(n.result_types[0].is(Kind::scalar, Scalar::i32), "gives an i32");
   return [&n](Machine& m) {
     Value v;
-    v.scalar = static_cast<std::uint32_t>(m.copies.semaphore(*m[n.operands[0]].ref).count);
+    v.scalar = static_cast<std::uint32_t>(semaphore_of(m, n, 0).count);
     m[n.results[0]] = std::move(v);
   };
 }
