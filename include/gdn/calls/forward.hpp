@@ -13,12 +13,14 @@
 
 namespace gdn {
 
-// Sizes a call is compiled for: C tokens a chunk, K and V channels, taps of the convolution.
-template <int C, int K, int V, int Conv = 4> struct Geometry {
+// Sizes a call is compiled for: C tokens a chunk, K and V channels, taps of the convolution; and how M is computed. Orders but the
+// default are second opinions, not tuned.
+template <int C, int K, int V, int Conv = 4, InverseOrder Order = InverseOrder::merged_blocks> struct Geometry {
   using chunk = Chunk<C>;
   using key = Key<K>;
   using value = Val<V>;
   using taps = Taps<Conv>;
+  static constexpr InverseOrder inverse = Order;
 };
 using Head128 = Geometry<64, 128, 128>;
 
@@ -178,7 +180,7 @@ template <class G, bool Outputs, class Act> struct CoreCall {
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
     with_documents(r.documents, extent.turns || extent.tokens % extent.chunk != 0,
-                   [&](const auto& documents) { core_forward_head<P, Outputs>(m, documents, r.core, options); });
+                   [&](const auto& documents) { core_forward_head<P, Outputs, G::inverse>(m, documents, r.core, options); });
   }
 };
 
@@ -240,7 +242,7 @@ template <class G, bool Outputs, class Act> struct LayerCall {
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
     with_documents(r.documents, extent.turns || extent.tokens % extent.chunk != 0,
-                   [&](const auto& documents) { layer_forward_head<P, Outputs>(m, documents, r.layer, options); });
+                   [&](const auto& documents) { layer_forward_head<P, Outputs, G::inverse>(m, documents, r.layer, options); });
   }
 };
 

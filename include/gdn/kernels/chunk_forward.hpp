@@ -6,7 +6,7 @@
 #pragma once
 #include "gdn/kernels/documents.hpp"
 #include "gdn/kernels/gates.hpp"
-#include "gdn/kernels/unit_lower_inverse.hpp"
+#include "gdn/kernels/inverse_orders.hpp"
 
 namespace gdn {
 
@@ -20,8 +20,7 @@ template <class M, class C, class K> struct KeyScores {
 // What the state-free part of a chunk hands on.
 template <class M, class C, class K> struct Scores {
   Tile<M, f32, C, C> N, E;
-  Tile<M, f32, slice_t<C, 0, solve_block>, C> blocks;  // inverses of the diagonal blocks of I + N
-  Tile<M, f32, K, C> kb;                               // (k gb b)^T
+  Tile<M, f32, K, C> kb;  // (k gb b)^T
   Column<M, f32, C> gf;
   Scalar<M, f32> gl;
 };
@@ -52,7 +51,7 @@ Scores<M, C, K> scores(const D& documents, const KeyScores<M, C, K>& x, const Co
   auto kb = x.kT * as_row(writes_state(documents, decay_to_end(c)) * beta);
   auto gf = reads_state(documents, decay(c));
   auto gl = passes_through(documents, decay(last_row(c)));
-  return {N, E, invert_diagonal_blocks(N), kb, gf, gl};
+  return {N, E, kb, gf, gl};
 }
 
 template <Precision P, class D, class M, class C, class K, class V>
@@ -89,31 +88,39 @@ template <class M, class C, class K, class V> struct ForwardInputs {
   Column<M, f32, C> g, beta;
 };
 
+// The inverse in two parts: what is made of the diagonal blocks of I + N alone, and the rest, which waits for dots.
+template <InverseOrder O, TileLike A> auto begun_inverse(const A& N) {
+  if constexpr (O == InverseOrder::merged_blocks) return invert_diagonal_blocks(N);
+  else return N;
+}
+template <InverseOrder O, Precision P, TileLike A, TileLike X> A finished_inverse(const A& N, const X& begun) {
+  if constexpr (O == InverseOrder::merged_blocks) return inverse_from_blocks<P>(N, begun);
+  else return unit_lower_inverse<O, P>(N);
+}
+
 // The chunk of one head in three stages, which a schedule may run on different chunks at a time. prepare() gives ForwardInputs;
 // what it makes of keys it makes inside m.per_key_head.
-template <Precision P, bool Outputs, class D, class M, class C, class K, class V, class Prepare>
+template <Precision P, bool Outputs, InverseOrder O, class D, class M, class C, class K, class V, class Prepare>
 void forward_head(M& m, const D& documents, const ForwardRefs<M, C, K, V>& x, Prepare prepare, f32 output_scale = 1.f) {
-  struct Prepared {
-    ForwardInputs<M, C, K, V> in;
-    Scores<M, C, K> scores;
-  };
   auto p = m.stage(0, [&] {
     auto in = prepare();
     auto keys = m.per_key_head([&] { return key_scores<P, Outputs>(documents, in.keys); });
-    return Prepared{in, scores<P, Outputs>(documents, keys, in.g, in.beta)};
+    auto s = scores<P, Outputs>(documents, keys, in.g, in.beta);
+    return std::tuple{in, s, begun_inverse<O>(s.N)};
   });
-  auto inverse = m.stage(1, [&] {
-    auto i = inverse_from_blocks<P>(p.scores.N, p.scores.blocks);
+  const auto& [in, s, begun] = p;
+  auto inverse = m.stage(1, [&, &s = s, &begun = begun] {
+    auto i = finished_inverse<O, P>(s.N, begun);
     if (x.t_inv) store(x.t_inv, i);
     return i;
   });
-  m.stage(2, [&] {
+  m.stage(2, [&, &in = in, &s = s] {
     auto S = load(x.state);
     if (x.chunk_states) store(x.chunk_states, S);
-    auto r = residual<P>(documents, p.in.keys.k, p.in.v, p.scores.gf, inverse, S);
+    auto r = residual<P>(documents, in.keys.k, in.v, s.gf, inverse, S);
     if (x.residual) store(x.residual, r);
-    if constexpr (Outputs) store(x.out, output<P>(documents, p.in.keys.q, p.scores, r, S, output_scale));
-    store(x.state, next_state<P>(documents, p.scores, r, S));
+    if constexpr (Outputs) store(x.out, output<P>(documents, in.keys.q, s, r, S, output_scale));
+    store(x.state, next_state<P>(documents, s, r, S));
     return 0;
   });
 }

@@ -47,10 +47,10 @@ ForwardInputs<M, C, K, V> core_inputs(M& m, const D& documents, const CoreRefs<M
   return {keys, v, decay_or_none(documents, x.g, beta), beta};
 }
 
-template <Precision P, bool Outputs, class D, class M, class C, class K, class V>
+template <Precision P, bool Outputs, InverseOrder O, class D, class M, class C, class K, class V>
 void core_forward_head(M& m, const D& documents, const CoreRefs<M, C, K, V>& x, const QueryOptions& options) {
   const QueryOptions query = options.of_query();
-  forward_head<P, Outputs>(m, documents, x.forward, [&] { return core_inputs<P, Outputs>(m, documents, x, query); }, options.of_output());
+  forward_head<P, Outputs, O>(m, documents, x.forward, [&] { return core_inputs<P, Outputs>(m, documents, x, query); }, options.of_output());
 }
 
 }  // namespace gdn

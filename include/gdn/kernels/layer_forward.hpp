@@ -58,9 +58,9 @@ auto layer_inputs(M& m, const D& documents, const Refs& x, const QueryOptions& o
       keys, v, decay_of(documents, x), beta_of(documents, x)};
 }
 
-template <Precision P, bool Outputs, class D, class M, class C, class K, class V, class T>
+template <Precision P, bool Outputs, InverseOrder O, class D, class M, class C, class K, class V, class T>
 void layer_forward_head(M& m, const D& documents, const LayerRefs<M, C, K, V, T>& x, const QueryOptions& options) {
-  forward_head<P, Outputs>(m, documents, x.forward, [&] {
+  forward_head<P, Outputs, O>(m, documents, x.forward, [&] {
     return layer_inputs<P, Outputs>(m, documents, x, options, [&](const auto& r) { return conv_silu(documents, r, x.edge_plan); });
   });
 }
