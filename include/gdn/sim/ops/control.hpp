@@ -111,12 +111,13 @@ inline Execute while_op(const Node& n) {
   condition.insert(condition.begin(), Type{Kind::scalar, Scalar::i1, "i1", {}, {}, {}, {}});
   check_yield(n, before, condition, "scf.condition");
   check_yield(n, after, n.operand_types);
-  return [&in = n.operands, &out = n.results, test = load_block(before), body = load_block(after)](Machine& m) {
+  return [&n, &in = n.operands, &out = n.results, test = load_block(before), body = load_block(after)](Machine& m) {
     std::vector<Value> state;
     for (int i : in) state.push_back(m[i]);
     for (;;) {
       set_arguments(m, *test, std::move(state));
       m.run(*test);
+      m.back_at(n);
       const bool more = m.number(test->results[0]) != 0;
       state = results_of(m, *test);
       state.erase(state.begin());
