@@ -256,6 +256,10 @@ template <class M, class R> Column<M, f32, R> cumsum(const Column<M, f32, R>& x)
 // The same within runs of equal ids: the addend is +0 also where id_(i-s) differs from id_i.
 template <class M, class R> Column<M, f32, R> cumsum_within(const Column<M, i32, R>& id, const Column<M, f32, R>& x) { return {M::cumsum_within(id, x)}; }
 
+// Sums of a column's entries from each one on, x_i <- x_i + (i + s < n ? x_(i+s) : +0) for s = 1, 2, 4, .., and of those before each one:
+// the prefix sums of the column moved down by one entry, +0 first.
+template <class M, class R> Column<M, f32, R> sums_from(const Column<M, f32, R>& x) { return {M::sums_from(x)}; }
+template <class M, class R> Column<M, f32, R> sums_before(const Column<M, f32, R>& x) { return {M::sums_before(x)}; }
 // body(s...) once per key head, where s are the sums of x over its value heads: with n the next power of two of their number, heads i
 // and i + n/2 are added (a head without a partner stays), n is halved, until one is left.
 template <class M, class F, TileLike... X> void with_head_sums(M& m, F body, const X&... x) { m.with_head_sums(body, x...); }

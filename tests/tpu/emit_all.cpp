@@ -400,6 +400,7 @@ int main(int argc, char** argv) try {
   inverse<64, InverseOrder::right_looking, Precision::f32>(w, "right");
   inverse<64, InverseOrder::left_looking, Precision::f32>(w, "left");
   inverse<32, InverseOrder::merged_blocks, Precision::f32>(w, "merged");
+  w.backward_of_core<Head128, bf16>("full_size", Schedule::lifted(), {.T = 16384, .Hk = 16, .Hv = 64}, {.residuals = true});
   w.layer<Head128, bf16>("full_size", Schedule::fastest("layer_forward", mosaic::Target::tpu7x), {.T = 16384, .Hk = 16, .Hv = 64}, everything);
   std::printf("%d programs\n", w.programs());
   return 0;

@@ -259,6 +259,22 @@ class Machine {
     return out;
   }
   template <class A> static handle cumsum(const A& a) { return summed(a.h, nullptr); }
+  template <class A> static handle sums_from(const A& a) {
+    constexpr int n = A::rows::size;
+    handle upwards = handle::fresh(n, 1);
+    std::reverse_copy(a.h.data(), a.h.data() + n, upwards.data());
+    prefix_sums(n, upwards.data());
+    std::reverse(upwards.data(), upwards.data() + n);
+    return upwards;
+  }
+  template <class A> static handle sums_before(const A& a) {
+    constexpr int n = A::rows::size;
+    handle out = handle::fresh(n, 1);
+    *out.data() = 0.f;
+    std::copy_n(a.h.data(), n - 1, out.data() + 1);
+    prefix_sums(n, out.data());
+    return out;
+  }
   template <class J, class A> static handle cumsum_within(const J& id, const A& a) {
     return summed(a.h, reinterpret_cast<const std::int32_t*>(id.h.data()));
   }

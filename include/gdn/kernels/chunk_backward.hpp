@@ -68,12 +68,6 @@ BackwardScores<M, C, K> backward_scores(const D& documents, const BackwardKeys<M
   return {pairwise_decay(c), toX, toS, gf, gb, gl};
 }
 
-// Rows i >= t of X_it + x_i and rows i < t of y_i, summed: what crosses the gate before token t.
-template <class M, class C> Column<M, f32, C> crossing(const Tile<M, f32, C, C>& X, const RowVector<M, f32, C>& x, const RowVector<M, f32, C>& y) {
-  auto all = map_ij([](auto i, auto t, auto X, auto x, auto y) { return where(i >= t, X + x, y); }, X, as_column(x), as_column(y));
-  return as_column(sum_rows(all));
-}
-
 template <Precision P, class D, class M, class C, class K, class V>
 HeadCotangents<M, C, K, V> head_cotangents(const D& documents, const BackwardRefs<M, C, K, V>& refs, const BackwardKeys<M, C, K>& x,
                                            const BackwardScores<M, C, K>& s, const Column<M, f32, C>& beta, f32 scale) {
@@ -101,7 +95,9 @@ HeadCotangents<M, C, K, V> head_cotangents(const D& documents, const BackwardRef
   auto dbeta = sum_rows(D0) + kI;
   auto before = map_ij([](auto j, auto t, auto zero) { return where(j < t, 1.f, zero); }, zeros_like(D0));
   auto through = passes_through(documents, s.gl * sum_all(dS * S));
-  auto dg = crossing(dot<P>(D0 * b, before), reads, b * kI) + through;
+  // What crosses the gate before t: pairs i >= t > j, rows from t on that read the state, rows before t that wrote it, and the state itself.
+  auto crossing = as_column(sum_rows(tril(dot<P>(D0 * b, before)))) + sums_from(as_column(reads)) + sums_before(as_column(b * kI));
+  auto dg = crossing + through;
   return {dx, dg, as_column(dbeta), U * b, X * b, hq, hk + b * I};
 }
 

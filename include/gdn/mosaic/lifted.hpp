@@ -76,7 +76,8 @@ class Lifted : Lowering {
       case Op::load: return p.refs[q.ref].place == Place::tokens && q.cols == 1;
       case Op::select: return p[q.in[0]].domain != Domain::constant;
       case Op::stretch: return p[q.in[0]].rows == 1 && p[q.in[0]].cols == 1;
-      case Op::transpose: case Op::sum_cols: case Op::sum_rows: case Op::cumsum: case Op::cumsum_within: return true;
+      case Op::transpose: case Op::sum_cols: case Op::sum_rows: case Op::cumsum: case Op::cumsum_within: case Op::sums_from: case Op::sums_before:
+        return true;
       default: return trace::elementwise(q.op);
     }
   }
@@ -104,7 +105,8 @@ class Lifted : Lowering {
     }
     std::vector<int> in;
     for (int j : q.in) in.push_back(flat_token(j, H));
-    return q.op == Op::select ? b.op("arith.select", in, "", vector_type(to, q.element)) : elementwise(q, in, p[q.in[0]].element, vector_type(to, q.element));
+    const std::string type = vector_type(to, q.element);
+    return q.op == Op::select ? b.op("arith.select", in, "", type) : elementwise(q, in, p[q.in[0]].element, type);
   }
   int make_flat(int n) {
     const Node& q = p[n];
@@ -115,7 +117,7 @@ class Lifted : Lowering {
       case Op::load: return columns(p.refs[q.ref], 0);
       case Op::stretch: case Op::transpose: return flat_value(q.in[0], H);
       case Op::sum_cols: case Op::sum_rows: return sums(q, H);
-      case Op::cumsum: case Op::cumsum_within: return prefix_sums(q, H);
+      case Op::cumsum: case Op::cumsum_within: case Op::sums_from: case Op::sums_before: return prefix_sums(q, H);
       default: {
         std::vector<int> in;
         for (int j : q.in) in.push_back(flat_value(j, H));
@@ -125,8 +127,9 @@ class Lifted : Lowering {
   }
   int sums(const Node& q, int H) {
     const int n = q.rows * q.cols;
+    const std::string dim = q.op == Op::sum_cols ? "2" : "1";
     return b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, n}, Element::f32, 0)},
-                std::string("kind = #vector.kind<add>, reduction_dims = array<i64: ") + (q.op == Op::sum_cols ? "2>" : "1>"), vector_type({H, n}, Element::f32));
+                "kind = #vector.kind<add>, reduction_dims = array<i64: " + dim + ">", vector_type({H, n}, Element::f32));
   }
   // Along sublanes, where a shift by a few tokens is cheap.
   int prefix_sums(const Node& q, int H) {
@@ -138,8 +141,9 @@ class Lifted : Lowering {
     v = transpose(v, {1, 0}, shape, q.element);
     int id = -1;
     if (within) id = transpose(flat_value(q.in[0], all), {1, 0}, shape, Element::i32);
+    if (q.op == Op::sums_before) v = moved_down(v, shape, 1, q.element);
     for (int d = 1; d < C; d *= 2) {
-      int addend = moved_down(v, shape, d, q.element);
+      int addend = q.op == Op::sums_from ? moved_up(v, shape, d, q.element) : moved_down(v, shape, d, q.element);
       if (within) {
         const int same = b.compare(0, id, moved_down(id, shape, d, Element::i32), vector_type(shape, Element::i1));
         addend = b.op("arith.select", {same, addend, b.splat(shape, q.element, 0)}, "", vector_type(shape, q.element));
@@ -150,6 +154,9 @@ class Lifted : Lowering {
   }
   int moved_down(int v, const Shape& shape, int d, Element e) {
     return concat({b.splat({d, shape[1]}, e, 0), slice(v, {0, 0}, {shape[0] - d, shape[1]}, e)}, 0, shape, e);
+  }
+  int moved_up(int v, const Shape& shape, int d, Element e) {
+    return concat({slice(v, {d, 0}, {shape[0] - d, shape[1]}, e), b.splat({d, shape[1]}, e, 0)}, 0, shape, e);
   }
   // [have, rest] for every one of H heads.
   int over_heads(int v, int have, int H, const Shape& rest, Element e) {

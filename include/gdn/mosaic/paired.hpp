@@ -23,7 +23,8 @@ class Paired : Lowering {
     std::set<int> stored;
     for (auto& n : p.nodes) {
       if (trace::is_region(n.op)) return "control flow in the body";
-      if (n.op == Op::sum_heads || n.op == Op::sum_rows || n.op == Op::concat_cols) return text(trace::info(n.op).name, " has no form for pairs");
+      if (n.op == Op::sum_heads || n.op == Op::sum_rows || n.op == Op::concat_cols || n.op == Op::sums_from || n.op == Op::sums_before)
+        return text(trace::info(n.op).name, " has no form for pairs");
       if (n.op == Op::load && stored.count(n.ref)) return text(p.refs[n.ref].name, " is read after it is written; pairs read first");
       if (trace::is_store(n.op) && !stored.insert(n.ref).second) return text(p.refs[n.ref].name, " is written twice");
     }

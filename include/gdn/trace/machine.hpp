@@ -156,6 +156,8 @@ struct Trace {
   template <class A> static handle rounded(const A& a) { return {a.h.program, a.h.program->extend(a.h.program->round(a.h.id))}; }
   template <class A> static handle sum_cols(const A& a) { return make(a, trace::Op::sum_cols, A::rows::size, 1); }
   template <class A> static handle sum_rows(const A& a) { return make(a, trace::Op::sum_rows, 1, A::cols::size); }
+  template <class A> static handle sums_from(const A& a) { return make(a, trace::Op::sums_from, A::rows::size, 1); }
+  template <class A> static handle sums_before(const A& a) { return make(a, trace::Op::sums_before, A::rows::size, 1); }
   template <class A> static handle cumsum(const A& a) { return make(a, trace::Op::cumsum, A::rows::size, 1); }
   template <class I, class A> static handle cumsum_within(const I& id, const A& a) {
     trace::Program* p = a.h.program;

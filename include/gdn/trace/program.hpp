@@ -19,7 +19,7 @@ enum class Op {
   add, sub, mul, min, max, absolute, exp2, exp, log1p, rsqrt, reciprocal, sigmoid,
   add_i, sub_i, and_i, shift_right,
   equal, less, less_equal, both,
-  select, stretch, dot, transpose, rows, concat, concat_cols, sum_cols, sum_rows, sum_heads, cumsum, cumsum_within, diagonal_blocks, block_column,
+  select, stretch, dot, transpose, rows, concat, concat_cols, sum_cols, sum_rows, sum_heads, sums_from, sums_before, cumsum, cumsum_within, diagonal_blocks, block_column,
   round, extend,
   when, loop, loop_index, end,  // a region of effects: when(condition) or loop(a times), up to its end
 };
@@ -37,7 +37,8 @@ inline const OpInfo& info(Op op) {
       {"add_i", "arith.addi"}, {"sub_i", "arith.subi"}, {"and_i", "arith.andi"}, {"shift_right", "arith.shrui"},
       {"equal", "arith.cmp"}, {"less", "arith.cmp"}, {"less_equal", "arith.cmp"}, {"both", "arith.andi"},
       {"select", "arith.select"}, {"stretch", "vector.broadcast"}, {"dot", "tpu.matmul"}, {"transpose", "tpu.transpose"},
-      {"rows", ""}, {"concat", ""}, {"concat_cols", ""}, {"sum_cols", ""}, {"sum_rows", ""}, {"sum_heads", ""}, {"cumsum", ""}, {"cumsum_within", ""}, {"diagonal_blocks", ""},
+      {"rows", ""}, {"concat", ""}, {"concat_cols", ""}, {"sum_cols", ""}, {"sum_rows", ""}, {"sum_heads", ""}, {"sums_from", ""},
+      {"sums_before", ""}, {"cumsum", ""}, {"cumsum_within", ""}, {"diagonal_blocks", ""},
       {"block_column", ""}, {"round", "arith.truncf"}, {"extend", "arith.extf"},
       {"when", "scf.if"}, {"loop", "scf.for"}, {"loop_index", ""}, {"end", ""},
   };
