@@ -1,5 +1,6 @@
 // Every operation a kernel is written with. Each has one meaning, stated here, that all machines keep to the bit.
 #pragma once
+#include <array>
 #include <tuple>
 #include <utility>
 
@@ -224,6 +225,10 @@ template <class M, class T, class C> auto as_column(const Tile<M, T, One, C>& a)
 template <TileLike T, TileLike A> T retyped(const A& a) {
   static_assert(T::rows::size == A::rows::size && T::cols::size == A::cols::size, "retyped<T>(a): the extents must be those of a");
   return {a.h};
+}
+// The blocks one on top of the other.
+template <TileLike A, TileLike Block, std::size_t N> A stacked(const std::array<Block, N>& x) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) { return retyped<A>(concat_rows(x[I]...)); }(std::make_index_sequence<N>{});
 }
 // The BxB blocks of the diagonal side by side: out[i, B b + j] = a[B b + i, B b + j].
 template <int B, TileLike A> auto diagonal_blocks(const A& a) {

@@ -48,12 +48,33 @@ template <int Columns> void check_sums(std::uint64_t seed) {
   CHECK(difference(y, wrong) != "");
 }
 
+template <int Rows> void check_column_sums(std::uint64_t seed) {
+  using A = Of<Row<Rows>, Lane<32>>;
+  const auto x = noise(seed, A::size);
+  const auto y = on_every_machine<A>([](auto x) { return sum_rows(x); }, x);
+  std::vector<f32> right, wrong;
+  for (int j = 0; j < 32; j++) {
+    std::vector<f32> column;
+    for (int i = 0; i < Rows; i++) column.push_back(x[static_cast<std::size_t>(i * 32 + j)]);
+    right.push_back(tree(column)), wrong.push_back(left_to_right(column));
+  }
+  INFO(Rows << " rows");
+  CHECK(difference(y, right) == "");
+  CHECK(difference(y, wrong) != "");
+}
+
 }  // namespace
 
 TEST_CASE("a row sum is a halving tree over the padded power of two") {
   check_sums<32>(1);
   check_sums<48>(2);
   check_sums<128>(3);
+}
+
+TEST_CASE("a column sum is the same tree over the rows") {
+  check_column_sums<16>(4);
+  check_column_sums<48>(5);
+  check_column_sums<64>(6);
 }
 
 TEST_CASE("the sum of negative zeros is +0") {

@@ -184,3 +184,19 @@ TEST_CASE("bf16 arrays are widened when loaded and rounded when stored") {
   store(b.out, x + x);
   CHECK(b.count(Op::round) == 1);
 }
+
+TEST_CASE("a dot of class P3 leaves out low parts that are zeros: of widened bf16, and what is moved and selected of it") {
+  const auto dots = [](auto left, auto right) {
+    Bench b(Element::bf16);
+    const A x = load(b.x), y = load(b.y);
+    dot<Precision::bf16x3>(left(x), right(y));
+    return b.count(Op::dot);
+  };
+  const auto exact = [](const A& a) { return tril(a); };
+  const auto other = [](const A& a) { return a + a; };
+  const auto turned = [](auto f) { return [f](const A& a) { return transpose(f(a)); }; };
+  CHECK(dots(exact, turned(exact)) == 1);
+  CHECK(dots(other, turned(exact)) == 2);
+  CHECK(dots(exact, turned(other)) == 2);
+  CHECK(dots(other, turned(other)) == 3);
+}

@@ -271,6 +271,22 @@ TEST_CASE("rows: limits, and what lies behind them") {
   auto unsort = random_rows<Unsort<bf16, 256>>(868, 256);
   check_limits(unsort, 128, limits);
 }
+// Windows of blocks behind the limit stay where they are, so that nothing is fetched or written back for them.
+TEST_CASE("rows: every window keeps to the limit") {
+  const auto windows_at_limit = [](auto call, i32 limit) {
+    call.limit = {limit};
+    Traced machine;
+    run(machine, call);
+    const std::string text = machine.simulate.module.generic(), kept = "%visited = \"arith.minsi\"(%t, %last)";
+    int n = 0;
+    for (std::size_t at = text.find(kept); at != std::string::npos; at = text.find(kept, at + 1)) n++;
+    return n;
+  };
+  CHECK(windows_at_limit(random_rows<Glu<bf16, 128>>(512, 128), 1) == 2);
+  CHECK(windows_at_limit(random_rows<GluBackward<bf16, 128>>(512, 128), 1) == 3);
+  CHECK(windows_at_limit(random_rows<Unsort<bf16, 128>>(512, 128), 1) == 5);
+  CHECK(windows_at_limit(random_rows<Glu<bf16, 128>>(512, 128), -1) == 0);
+}
 TEST_CASE("rows: f32, other blocks, no limit") {
   for (std::int64_t rows : {5, 128, 300}) {
     INFO(rows << " rows");

@@ -308,8 +308,8 @@ template <Precision P, class Act> void scans(Writer& w, const std::string& what,
   StateGradientArrays<Act> d{t.k, t.k, shaped<const Act>({n.B, n.T, n.Hv, K}), t.g, t.beta, t.t_inv, t.ids, {}, t.phi};
   if (with_documents) d.d_final = shaped<const f32>({n.B, n.Hv, K, K});
   const std::string type = text(type_name<Act>, P == Precision::bf16x3 ? ".p3" : ".pf");
-  w.write(type.c_str(), what, s, [&](auto& m) { transition<P>(m, t, {.use_qk_norm = true}); });
-  w.write(type.c_str(), what, s, [&](auto& m) { state_gradient<P>(m, d, {.use_qk_norm = true}); });
+  w.write(type.c_str(), what, s, [&](auto& m) { transition<P>(m, t, {.use_qk_norm = with_documents}); });
+  w.write(type.c_str(), what, s, [&](auto& m) { state_gradient<P>(m, d, {.use_qk_norm = with_documents}); });
   if (n.T > 1024) return;
   const auto matrices = [&](int chunks) { return shaped<f32>({n.B, chunks, n.Hv, K, K}); };
   w.write(type.c_str(), what, Schedule::lifted(), [&](auto& m) { chunk_transitions<P>(m, t, matrices(N)); });

@@ -3,8 +3,6 @@
 //     right-looking  x_j is final, then r_i <- r_i - d_ij x_j for all i > j:  x_i = ((r_i - d_i0 x_0) - d_i1 x_1) - ..
 //     left-looking   x_i = r_i - ((+0 + d_i0 x_0) + d_i1 x_1 + ..)            products and sums are rounded each
 #pragma once
-#include <array>
-
 #include "gdn/kernels/unit_lower_inverse.hpp"
 
 namespace gdn {
@@ -13,15 +11,12 @@ enum class InverseOrder { merged_blocks, right_looking, left_looking };
 
 namespace detail {
 
-// The rows of a in blocks of B, and back.
+// The rows of a in blocks of B; stacked() is the way back.
 template <int B, TileLike A> auto block_rows(const A& a) {
   using Block = Tile<typename A::machine, f32, Row<B>, typename A::cols>;
   return [&]<int... I>(std::integer_sequence<int, I...>) {
     return std::array<Block, sizeof...(I)>{retyped<Block>(rows<B * I, B>(a))...};
   }(std::make_integer_sequence<int, A::rows::size / B>{});
-}
-template <class A, class Block, std::size_t N> A stacked(const std::array<Block, N>& x) {
-  return [&]<std::size_t... I>(std::index_sequence<I...>) { return retyped<A>(concat_rows(x[I]...)); }(std::make_index_sequence<N>{});
 }
 
 // X of (I + D) X = R, from the columns of D. Final rows are kept by a select: r - 0 x could change the sign of a zero.
@@ -56,9 +51,9 @@ template <InverseOrder O, Precision P, TileLike A> A inverse_by_block_rows(const
     const i32 first = solve_block * static_cast<i32>(b);
     auto I = map_ij([first](auto i, auto j, auto zero) { return where(i + first == j, 1.f, zero); }, x[b]);
     auto above = map_ij([first](auto, auto j, auto n) { return where(j < first, n, 0.f); }, n[b]);
-    x[b] = detail::solved<O>(d[b], b == 0 ? I : I - dot<P>(above, detail::stacked<A>(x)));
+    x[b] = detail::solved<O>(d[b], b == 0 ? I : I - dot<P>(above, stacked<A>(x)));
   }
-  return detail::stacked<A>(x);
+  return stacked<A>(x);
 }
 
 template <InverseOrder O, Precision P, TileLike A> A unit_lower_inverse(const A& N) {

@@ -80,16 +80,13 @@ template <int N, class M, class R, class W> struct UnsortBackwardRefs {
 template <int N, class M, class R, class W> void unsort_rows_backward_head(M& m, const UnsortBackwardRefs<N, M, R, W>& r) {
   on_rows_there<R>(m, r.limit, [&](auto keep) {
     auto w = keep(std::integral_constant<i32, 0>{}, load(r.w));
-    constexpr std::size_t parts = R::size / N;
-    std::array<Column<M, f32, Row<N>>, parts> dots;
+    std::array<Column<M, f32, Row<N>>, static_cast<std::size_t>(R::size / N)> dots;
     for_row_tiles<N, R>([&](auto i, auto first) {
       auto g = keep(first, load(r.g[i]));
       store(r.dx[i], g * retyped<Column<M, f32, Row<N>>>(rows<first, N>(w)));
       dots[i] = sum_cols(g * keep(first, load(r.x[i])));
     });
-    store(r.dw, [&]<std::size_t... I>(std::index_sequence<I...>) {
-      return retyped<Column<M, f32, R>>(concat_rows(dots[I]...));
-    }(std::make_index_sequence<parts>{}));
+    store(r.dw, stacked<Column<M, f32, R>>(dots));
   });
 }
 
