@@ -43,7 +43,7 @@ struct Schedule {
   // The fastest found for a kernel, by its name, at 64 value heads of 128 channels. Neighbours differ by some percent without a
   // visible reason, so these are found by trying (cmake/tune.sh), not derived.
   static Schedule fastest(const std::string& kernel, Target target) {
-    Schedule s = skewed();
+    Schedule s = kernel == "backward" || kernel == "layer_backward" ? lifted() : skewed();
     if (kernel.ends_with("_states")) s.vectors_tick = 12;
     if (target == Target::v5e) s.join_narrow_dots = false;  // its matrix units are 128 wide
     if (target != Target::tpu7x) s.vmem_limit_bytes = 100ll << 20;
