@@ -151,7 +151,7 @@ template <class M, class R, class C, class F, class... X> void store(const Ref<M
 template <Operand A, Operand B> auto operator+(const A& a, const B& b) { return map(detail::plus, a, b); }
 template <Operand A, Operand B> auto operator-(const A& a, const B& b) { return map(detail::minus, a, b); }
 template <Operand A, Operand B> auto operator*(const A& a, const B& b) { return map(detail::times, a, b); }
-template <TileLike A> auto operator*(const A& a, f32 s) { return map([s](auto x) { return x * s; }, a); }
+template <class M, class T, class R, class C> auto operator*(const Tile<M, T, R, C>& a, f32 s) { return map([s](auto x) { return x * s; }, a); }
 template <TileLike A> auto exp2(const A& a) { return map([](auto x) { return exp2(x); }, a); }
 template <TileLike A> auto exp(const A& a) { return map([](auto x) { return exp(x); }, a); }
 template <TileLike A> auto rsqrt(const A& a) { return map([](auto x) { return rsqrt(x); }, a); }

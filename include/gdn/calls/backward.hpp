@@ -36,8 +36,8 @@ template <class Act> struct LayerGradients {
 namespace detail {
 
 template <class M, class C, class K, class V, class Act>
-BackwardRefs<M, C, K, V> bind_backward(Binding<M>& b, const View<const Act, 4>& d_out, const View<const f32, 4>& d_final, const View<f32, 4>& d_initial,
-                                       const View<Act, 4>& residual, const Residuals& r) {
+BackwardRefs<M, C, K, V> bind_backward(Binding<M>& b, const View<const Act, 4>& d_out, const View<const f32, 4>& d_final,
+                                       const View<f32, 4>& d_initial, const View<Act, 4>& residual, const Residuals& r) {
   BackwardRefs<M, C, K, V> x;
   x.d_out = b.template ref<f32, C, V>(b.array("d_out", Use::in, d_out), Place::tokens, Use::in, Domain::value_head);
   x.residual = b.template ref<f32, C, V>(b.array("residual", Use::in, residual), Place::tokens, Use::in, Domain::value_head);
@@ -83,14 +83,16 @@ template <class G, class Act> struct CoreBackwardCall {
     return r;
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
-    with_documents(r.documents, extent.tokens % extent.chunk != 0, [&](const auto& documents) { core_backward_head<P>(m, documents, r.core, options); });
+    with_documents(r.documents, extent.tokens % extent.chunk != 0,
+                   [&](const auto& documents) { core_backward_head<P>(m, documents, r.core, options); });
   }
 };
 
 // What every backward reads, and the gradient of a state that nobody gave.
 template <class G, class Act>
 void check_backward(const char* call, const View<const Act, 4>& d_out, const View<const f32, 4>& d_final, const View<f32, 4>& d_initial,
-                    const View<const f32, 4>& initial, const View<Act, 4>& residual, const Residuals& r, std::int64_t B, std::int64_t T, std::int64_t H) {
+                    const View<const f32, 4>& initial, const View<Act, 4>& residual, const Residuals& r, std::int64_t B, std::int64_t T,
+                    std::int64_t H) {
   constexpr int K = G::key::size, V = G::value::size;
   check_residuals<G>(call, residual, r, B, T, H);
   checks::shape(call, "d_out", d_out, {B, T, H, V});
@@ -118,14 +120,16 @@ template <class G, class Act> void check_core_backward(const char* call, const C
   checks::optional_shape(call, "dv", d.dv, {B, T, H, V});
   checks::optional_shape(call, "dg", d.dg, {B, T, H});
   checks::optional_shape(call, "dbeta", d.dbeta, {B, T, H});
-  require(d.dq || d.dk || d.dv || d.dg || d.dbeta || d.d_initial, call, ": no gradient is given; expected one of dq, dk, dv, dg, dbeta and d_initial");
+  require(d.dq || d.dk || d.dv || d.dg || d.dbeta || d.d_initial, call,
+          ": no gradient is given; expected one of dq, dk, dv, dg, dbeta and d_initial");
   require(!d.dg || x.g, call, ": dg is wanted, and g is missing");
   checks::no_overlap(call, std::array{checks::span_of("q", x.q, false), checks::span_of("k", x.k, false), checks::span_of("g", x.g, false),
                                       checks::span_of("beta", x.beta, false), checks::span_of("ids", x.ids, false),
                                       checks::span_of("residual", x.residual, false), checks::span_of("t_inv", x.residuals.t_inv, false),
                                       checks::span_of("chunk_states", x.residuals.chunk_states, false), checks::span_of("d_out", d.d_out, false),
-                                      checks::span_of("d_final", d.d_final, false), checks::span_of("dq", d.dq, true), checks::span_of("dk", d.dk, true),
-                                      checks::span_of("dv", d.dv, true), checks::span_of("dg", d.dg, true), checks::span_of("dbeta", d.dbeta, true),
+                                      checks::span_of("d_final", d.d_final, false), checks::span_of("dq", d.dq, true),
+                                      checks::span_of("dk", d.dk, true), checks::span_of("dv", d.dv, true), checks::span_of("dg", d.dg, true),
+                                      checks::span_of("dbeta", d.dbeta, true),
                                       checks::span_of("d_initial", d.d_initial, true)},
                      [](std::string_view o, std::string_view i) { return o == "d_initial" && i == "d_final"; });
 }
@@ -182,7 +186,8 @@ template <class G, class Act> struct LayerBackwardCall {
     r.layer.db = b.template ref<f32, C, One>(b.array("db", Use::out, d.db), Place::tokens, Use::out, Domain::value_head);
     r.layer.da = b.template ref<f32, C, One>(b.array("da", Use::out, d.da), Place::tokens, Use::out, Domain::value_head);
     auto parameter = [&](Ref<M, f32, One, One>& sum, const char* name, const View<f32, 2>& v) {
-      const auto total = b.template ref<f32, One, One>(b.array(name, Use::out, with_dimension(with_dimension(v, 2), 2)), Place::sequence, Use::out, Domain::value_head);
+      const int array = b.array(name, Use::out, with_dimension(with_dimension(v, 2), 2));
+      const auto total = b.template ref<f32, One, One>(array, Place::sequence, Use::out, Domain::value_head);
       if (total) sum = b.template carried<One, One>(std::string(name) + "_sum", Domain::value_head, -1, total.id);
     };
     parameter(r.layer.dA_log, "dA_log", d.dA_log);
@@ -190,7 +195,8 @@ template <class G, class Act> struct LayerBackwardCall {
     return r;
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
-    with_documents(r.documents, extent.tokens % extent.chunk != 0, [&](const auto& documents) { layer_backward_head<P>(m, documents, r.layer, options); });
+    with_documents(r.documents, extent.tokens % extent.chunk != 0,
+                   [&](const auto& documents) { layer_backward_head<P>(m, documents, r.layer, options); });
   }
 
  private:
@@ -211,10 +217,12 @@ template <class G, class Act> struct LayerBackwardCall {
   }
 };
 
-template <class G, class Act> void check_layer_backward(const char* call, const LayerArrays<Act>& x, const LayerGradients<Act>& d, const LayerOptions& o) {
+template <class G, class Act>
+void check_layer_backward(const char* call, const LayerArrays<Act>& x, const LayerGradients<Act>& d, const LayerOptions& o) {
   constexpr int K = G::key::size, V = G::value::size, W = G::taps::size;
-  for (auto [name, given] : {std::pair{"qkv", x.qkv.given}, {"b", x.b.given}, {"a", x.a.given}, {"conv_weights", x.conv_weights.given}, {"A_log", x.A_log.given},
-                             {"dt_bias", x.dt_bias.given}, {"residual", x.residual.given}, {"t_inv", x.residuals.t_inv.given},
+  for (auto [name, given] : {std::pair{"qkv", x.qkv.given}, {"b", x.b.given}, {"a", x.a.given}, {"conv_weights", x.conv_weights.given},
+                             {"A_log", x.A_log.given}, {"dt_bias", x.dt_bias.given}, {"residual", x.residual.given},
+                             {"t_inv", x.residuals.t_inv.given},
                              {"chunk_states", x.residuals.chunk_states.given}, {"d_out", d.d_out.given}})
     checks::given(call, name, given);
   require(o.key_heads > 0, call, ": options.key_heads is ", o.key_heads, "; expected the number of key heads");

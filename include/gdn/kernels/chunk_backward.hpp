@@ -1,15 +1,15 @@
 // The backward of one chunk of the gated delta rule (chunk_forward.hpp) for one value head, from what the forward left behind: M, r and
 // the state S before the chunk. do is the cotangent of o, dS that of the state after the chunk; s the factor of o.
 //   dx = (E M)^T do + (diag(w) M)^T (k dS)      dv = dx      w = gb b      E_ij = s G_ij b_j (q k^T)_ij, i >= j
-//   V_ij = -(dx r^T)_ij G_ij, i > j             U_ij = s (do r^T)_ij G_ij, i >= j
+//   X_ij = -(dx r^T)_ij G_ij, i > j             U_ij = s (do r^T)_ij G_ij, i >= j             X' = X diag(b)      U' = U diag(b)
 //   hq = s gf do S^T      hk = -gf dx S^T       I = gb r dS^T
-//   dq = sum over heads of U diag(b) k + hq     dk = sum over heads of (X + X^T) k + (U diag(b))^T q + hk + b I, X = V diag(b)
-//   D = V . k k^T + U . q k^T                   db_j = sum_i D_ij + k_j I_j
+//   dq = sum over heads of U' k + hq            dk = sum over heads of (X' + X'^T) k + U'^T q + hk + b I
+//   D = X . k k^T + U . q k^T                   db_j = sum_i D_ij + k_j I_j
 //   dg_t = sum of b_j D_ij over i >= t > j + sum over i >= t of (q_i hq_i + k_i hk_i) + sum over j < t of b_j k_j I_j + gl sum(dS . S)
 //   dS' = gl dS + (q s gf)^T do - (k gf)^T dx, the cotangent of the state before the chunk
 // Nothing cancels in dg: it is a sum of what crosses the gate at t. So every dot is of the class of the activations. Matrices of a key head
-// are summed over its value heads in f32 before they meet q and k. Channels lie on rows where tokens are columns (hqT and the like): per-token
-// factors then stand on columns, and sums over channels are sums of rows.
+// are summed over its value heads in f32 before they meet q and k. hq, hk and I are kept transposed, channels on rows: per-token factors then
+// stand on columns, and sums over channels are sums of rows.
 #pragma once
 #include "gdn/kernels/chunk_forward.hpp"
 
@@ -32,7 +32,7 @@ template <class M, class C, class K> struct BackwardKeys {
 template <class M, class C, class K, class V> struct HeadCotangents {
   Tile<M, f32, C, V> dv;
   Column<M, f32, C> dg, dbeta;
-  Tile<M, f32, C, C> U, X;    // U diag(b); V diag(b)
+  Tile<M, f32, C, C> U, X;    // U', X'
   Tile<M, f32, K, C> hq, hk;  // hk with b I
 };
 template <class M, class C, class K> struct KeyCotangents {
@@ -49,8 +49,8 @@ template <TileLike X> X scaled(const X& x, f32 by) { return by == 1.f ? x : X(x 
 // The state-free part of a chunk.
 template <class M, class C, class K> struct BackwardScores {
   Tile<M, f32, C, C> G;              // 2^(c_i - c_j); anything above the diagonal and across documents
-  Tile<M, f32, C, cat_t<C, C>> toX;  // [(E M)^T, (diag(w) M)^T]
-  Tile<M, f32, K, cat_t<C, C>> toS;  // [(q s gf)^T, -(k gf)^T]
+  Tile<M, f32, C, cat_t<C, C>> to_dx;  // [(E M)^T, (diag(w) M)^T]
+  Tile<M, f32, K, cat_t<C, C>> to_dS;  // [(q s gf)^T, -(k gf)^T]
   RowVector<M, f32, C> gf, gb;
   Scalar<M, f32> gl;
 };
@@ -63,9 +63,9 @@ BackwardScores<M, C, K> backward_scores(const D& documents, const BackwardKeys<M
   auto gb = as_row(writes_state(documents, decay_to_end(c)));
   auto gl = passes_through(documents, decay(last_row(c)));
   auto EM = dot<P>(lower(scaled(E, scale)), inverse);
-  auto toX = concat_cols(transpose(EM), transpose(inverse) * (gb * as_row(beta)));
-  auto toS = concat_cols(x.qT * scaled(gf, scale), map([](auto k, auto gf) { return 0.f - k * gf; }, x.kT, gf));
-  return {pairwise_decay(c), toX, toS, gf, gb, gl};
+  auto to_dx = concat_cols(transpose(EM), transpose(inverse) * (gb * as_row(beta)));
+  auto to_dS = concat_cols(x.qT * scaled(gf, scale), map([](auto k, auto gf) { return 0.f - k * gf; }, x.kT, gf));
+  return {pairwise_decay(c), to_dx, to_dS, gf, gb, gl};
 }
 
 template <Precision P, class D, class M, class C, class K, class V>
@@ -77,9 +77,9 @@ HeadCotangents<M, C, K, V> head_cotangents(const D& documents, const BackwardRef
   auto dS = load(refs.d_state);
   auto b = as_row(beta);
 
-  auto dx = dot<P>(s.toX, concat_rows(d_out, dot<P>(x.rows.k, dS)));
+  auto dx = dot<P>(s.to_dx, concat_rows(d_out, dot<P>(x.rows.k, dS)));
   auto kept = passes_through(documents, s.gl * dS);
-  store(refs.d_state, map([](auto kept, auto added) { return kept + added; }, kept, product<P>(s.toS, concat_rows(d_out, dx))));
+  store(refs.d_state, map([](auto kept, auto added) { return kept + added; }, kept, product<P>(s.to_dS, concat_rows(d_out, dx))));
 
   auto rT = transpose(r);
   auto hq = map([](auto gf, auto Sd_out) { return gf * Sd_out; }, scaled(s.gf, scale), product<P>(S, transpose(d_out)));

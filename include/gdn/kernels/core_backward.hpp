@@ -35,7 +35,8 @@ void core_backward_head(M& m, const D& documents, const CoreBackwardRefs<M, C, K
       return backward_keys<P>(documents, Keys<M, C, K>{prepared_key<P>(documents, x.q, query.scale, query.normalise), k});
     });
     auto beta = valid_rows(documents, load(x.beta));
-    return Prepared{keys, beta, backward_scores<P>(documents, keys, decay_or_none(documents, x.g, beta), beta, load(x.chunk.t_inv), options.of_output())};
+    auto g = decay_or_none(documents, x.g, beta);
+    return Prepared{keys, beta, backward_scores<P>(documents, keys, g, beta, load(x.chunk.t_inv), options.of_output())};
   });
   m.stage(1, [&] {
     auto d = head_cotangents<P>(documents, x.chunk, p.keys, p.scores, p.beta, options.of_output());

@@ -275,7 +275,8 @@ class Lifted : Lowering {
       v = b.op("tpu.dynamic_rotate", {v, first}, "dimension = 1 : si32", vector_type({rows, 128}, e));
       const std::string mask = vector_type(shape, Element::i1);
       const int lane = iota(shape, 1);
-      const int from = b.op("vector.broadcast", {first}, "", vector_type(shape, Element::i32)), to = b.op("vector.broadcast", {end}, "", vector_type(shape, Element::i32));
+      const int from = b.op("vector.broadcast", {first}, "", vector_type(shape, Element::i32));
+      const int to = b.op("vector.broadcast", {end}, "", vector_type(shape, Element::i32));
       const int inside = b.op("arith.andi", {b.compare(3, from, lane, mask), b.compare(2, lane, to, mask)}, "", mask);
       int others = load(w.value, zeros(w.block.size()), shape, r.element, rank);
       if (e != r.element) others = b.op("arith.extf", {others}, "", vector_type(shape, e));

@@ -43,7 +43,7 @@ struct Schedule {
   // The fastest found for a kernel, by its name, at 64 value heads of 128 channels. Neighbours differ by some percent without a
   // visible reason, so these are found by trying (cmake/tune.sh), not derived.
   static Schedule fastest(const std::string& kernel, Target target) {
-    Schedule s = skewed();
+    Schedule s = kernel == "backward" || kernel == "layer_backward" ? lifted() : skewed();
     if (kernel.ends_with("_states")) s.vectors_tick = 12;
     if (kernel == "transition" || kernel == "state_gradient") {
       s.group = 4;
