@@ -132,6 +132,21 @@ TEMPLATE_TEST_CASE("serve: the simulator has the CPU's bits", "", bf16, f32) {
   }
 }
 
+// J25
+TEST_CASE("serve: states with one buffer have the same bits and need less VMEM") {
+  const Batch<bf16, Head128> batch({130, 64, 5, 1, 90}, {7, 0, 5, 1, 8}, {9, 0, 4, 0, 3}, true);
+  for (Schedule s : placements()) {
+    INFO(s.name());
+    Simulate two(s);
+    const auto right = batch.after(two);
+    s.single_buffered_states = true;
+    Simulate one(s);
+    CHECK(differing(right, batch.after(one)) == "");
+    CHECK(one.result.vmem_bytes + 2 * 2 * 128 * 128 * 4 == two.result.vmem_bytes);  // read and written, two heads
+    CHECK(one.module.vmem_bytes + 2 * 2 * 128 * 128 * 4 == two.module.vmem_bytes);
+  }
+}
+
 TEMPLATE_TEST_CASE("serve: a window of speculative tokens is as many decodes, each with its own slot", "", bf16, f32) {
   using B = Batch<TestType, Small>;
   B window({3, 1}, {7, 2}, {9, 4}, false, 2);

@@ -244,6 +244,9 @@ template <class Act> void sequences(Writer& w) {
     w.write(type_name<Act>, "", s, [&](auto& m) { forward_sequences(m, core, chunks); });
     w.write(type_name<Act>, "", s, [&](auto& m) { layer_forward_sequences(m, layer, chunks, {.key_heads = n.Hk}); });
   }
+  Schedule single = Schedule::skewed();
+  single.single_buffered_states = true;
+  w.write(type_name<Act>, "single_buffered", single, [&](auto& m) { layer_forward_sequences(m, layer, chunks, {.key_heads = n.Hk}); });
   const std::vector<i32> tokens{0, 1, 2, 3}, one_each{4, 2, 7}, windows{0, 3, 5, 6};
   const Sequences singles{.starts = tokens, .slots = one_each, .context = context}, speculative{.starts = windows, .slots = slots_of, .context = context};
   w.write(type_name<Act>, "", Schedule::lifted(), [&](auto& m) { decode_sequences(m, core, singles); });

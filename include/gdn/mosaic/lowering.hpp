@@ -59,6 +59,7 @@ class Lowering {
     Element element;
     Use use;
     int value;
+    bool state = false;  // a sequence's, which stays for many steps
   };
   struct Scratch {
     Shape shape;
@@ -106,7 +107,8 @@ class Lowering {
     const Element e = p.arrays[array].element;
     const int v = b.value("%w" + number(static_cast<long>(windows_.size())), memref_type(block, e));
     windows_.reserve(256);  // references stay good
-    windows_.push_back({array, std::move(block), std::move(index), delay, e, use, v});
+    const bool state = std::any_of(p.refs.begin(), p.refs.end(), [&](const RefInfo& r) { return r.array == array && r.place == Place::sequence; });
+    windows_.push_back({array, std::move(block), std::move(index), delay, e, use, v, state});
     return windows_.back();
   }
   // The window and lane where columns [column, column + n) of the step's part of a row lie.
@@ -465,7 +467,8 @@ class Lowering {
       const Window& w = windows_[i];
       arguments += ", " + b.name(w.value) + ": " + b.type(w.value);
       types += ", " + b.type(w.value);
-      params += (k ? ", " : "") + ("{transform_indices = @transform_" + number(k)) + ", window_bounds = array<i64: " + list(w.block) + ">}";
+      params += (k ? ", " : "") + ("{transform_indices = @transform_" + number(k)) + ", window_bounds = array<i64: " + list(w.block) + ">" +
+                (w.state && s.single_buffered_states ? ", pipeline_mode = #tpu.pipeline_mode<synchronous>" : "") + "}";
       functions += transform(w, k++, prefetch_arguments, prefetch_types);
       const Argument a{p.arrays[w.array].name, w.element, physical(w.array)};
       (w.use == Use::in ? m.inputs : m.outputs).push_back(a);
@@ -476,7 +479,7 @@ class Lowering {
       }
       bool moves = false;
       for (auto& j : w.index) moves |= j.kind == Index::batch ? x.batch > 1 : of_heads(j) ? blocks() > 1 : j.kind != Index::zero && x.chunks() > 1;
-      m.vmem_bytes += padded_bytes(w.block, w.element) * (moves ? 2 : 1);
+      m.vmem_bytes += padded_bytes(w.block, w.element) * (moves && !(w.state && s.single_buffered_states) ? 2 : 1);
     }
     for (const Scratch& q : scratch_) {
       arguments += ", " + b.name(q.value) + ": " + b.type(q.value);

@@ -26,6 +26,8 @@ struct Schedule {
   int vectors_tick = 8;
   bool join_narrow_dots = true;     // 128-lane dots of two pairs as one of 256: for 256x256 matrix units
   std::int64_t vmem_limit_bytes = 60ll << 20;
+  // States that move from slot to slot have one buffer instead of two: less VMEM, and steps that wait for them.
+  bool single_buffered_states = false;
   // Functions such as exp2 as the TPU's own operations (native), or spelled out in operations whose rounding is known (exact).
   bool exact_functions = false;
 
