@@ -131,16 +131,20 @@ class Lifted : Lowering {
     return b.op("vector.multi_reduction", {lift(q.in[0], H), b.splat({H, n}, Element::f32, 0)},
                 "kind = #vector.kind<add>, reduction_dims = array<i64: " + dim + ">", vector_type({H, n}, Element::f32));
   }
-  // Along sublanes, where a shift by a few tokens is cheap.
+  // [H, length], summed along sublanes, where a shift by a few entries is cheap.
   int prefix_sums(const Node& q, int H) {
-    const int C = x.chunk, all = (H + 7) / 8 * 8;
+    const int C = q.rows, all = (H + 7) / 8 * 8;
     const Shape shape{C, all};
+    auto along_sublanes = [&](int n) {
+      const Node& a = p[n];
+      const bool flat = C == x.chunk, shared = flat && a.domain < Domain::key_head;
+      int v = shared ? flat_value(n, all) : flat ? flat_value(n, H) : reshape(lift(n, H), {H, C}, a.element);
+      if (H < all && !shared) v = concat({v, b.splat({all - H, C}, a.element, 0)}, 0, {all, C}, a.element);
+      return transpose(v, {1, 0}, shape, a.element);
+    };
     const bool within = q.op == Op::cumsum_within;
-    int v = flat_value(q.in[within], H);
-    if (H < all) v = concat({v, b.splat({all - H, C}, q.element, 0)}, 0, {all, C}, q.element);
-    v = transpose(v, {1, 0}, shape, q.element);
-    int id = -1;
-    if (within) id = transpose(flat_value(q.in[0], all), {1, 0}, shape, Element::i32);
+    int v = along_sublanes(q.in[within]);
+    const int id = within ? along_sublanes(q.in[0]) : -1;
     if (q.op == Op::sums_before) v = moved_down(v, shape, 1, q.element);
     for (int d = 1; d < C; d *= 2) {
       int addend = q.op == Op::sums_from ? moved_up(v, shape, d, q.element) : moved_down(v, shape, d, q.element);
@@ -489,6 +493,7 @@ class Lifted : Lowering {
         }
         return reshape(v, shape, q.element);
       }
+      case Op::cumsum: case Op::cumsum_within: case Op::sums_from: case Op::sums_before: return reshape(prefix_sums(q, H), shape, q.element);
       case Op::diagonal_blocks: {
         const int a = lift(q.in[0], H), blocks = q.cols / q.a;
         auto block = [&](int k) { return slice(a, {0, k * q.a, 0}, shape, q.element); };
