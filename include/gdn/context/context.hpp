@@ -11,7 +11,6 @@
 // read on rank 0, `d_final` on the last one; which of the views are given is the same on all ranks.
 #pragma once
 #include "gdn/calls/backward.hpp"
-#include "gdn/calls/parts.hpp"
 #include "gdn/calls/scans.hpp"
 #include "gdn/context/communicator.hpp"
 

@@ -4,6 +4,7 @@
 // A row's halo is zero where the taps of the next rank do not look: at padding and at other documents. `conv_initial` is read and
 // `d_conv_initial` written on rank 0; `conv_final` is the same on every rank, and so are the gradients of parameters.
 #pragma once
+#include "gdn/calls/parts.hpp"
 #include "gdn/context/context.hpp"
 
 namespace gdn::context {

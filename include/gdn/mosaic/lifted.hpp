@@ -337,8 +337,9 @@ class Lifted : Lowering {
     const RefInfo& r = p.refs[ref];
     const Shape all{heads_in_step(r.domain), r.rows, r.cols};
     b.when(begins(0, 0), [&] {
-      const int v = start_of(r);
-      store(carried(ref), carried_index(ref), r.initial < 0 ? v : read_or_zeros(v, all, r.element, 0), all, r.element);
+      int v = start_of(r);
+      if (r.initial >= 0) v = read_or_zeros(v, all, r.element, 0);
+      store(carried(ref), carried_index(ref), v, all, r.element);
     });
   }
   void finish(int ref) {

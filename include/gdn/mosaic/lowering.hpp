@@ -263,7 +263,8 @@ class Lowering {
   // Whether the chunk of a stage with this delay has the flag.
   int is_turn(std::int32_t flag, int delay) {
     const int at = b.op("arith.addi", {b.op("arith.muli", {chunk_at(delay), b.i32(Turn::entries)}, "", "i32"), b.i32(Turn::flags)}, "", "i32");
-    return b.compare(1, b.op("arith.andi", {scalar_of(*turns(), at), b.i32(flag)}, "", "i32"), b.i32(0), "i1");
+    const int set = b.op("arith.andi", {scalar_of(*turns(), at), b.i32(flag)}, "", "i32");
+    return b.compare(1, set, b.i32(0), "i1");
   }
   // Whether a carried ref of a stage with this delay starts, or hands its value on, in this step; `step` is the one when rows are not turns.
   int begins(int step, int delay) { return turns() ? is_turn(Turn::begins, delay) : b.compare(0, step_index, b.i32(step), "i1"); }
@@ -317,13 +318,15 @@ class Lowering {
     return v;
   }
   int is_planned_chunk(const Node& n, int delay) {
-    return b.compare(0, chunk_at(delay), plan_entry(n, 0, delay), "i1");
+    const int planned = plan_entry(n, 0, delay);
+    return b.compare(0, chunk_at(delay), planned, "i1");
   }
 
   // The identity, of any number of leading entries.
   int identity(const Shape& shape) {
     const int rank = static_cast<int>(shape.size());
-    const int diagonal = b.compare(0, iota(shape, rank - 2), iota(shape, rank - 1), vector_type(shape, Element::i1));
+    const int row = iota(shape, rank - 2), column = iota(shape, rank - 1);
+    const int diagonal = b.compare(0, row, column, vector_type(shape, Element::i1));
     return b.op("arith.select", {diagonal, b.splat(shape, Element::f32, 0x3f800000), b.splat(shape, Element::f32, 0)}, "", vector_type(shape, Element::f32));
   }
 
