@@ -353,10 +353,19 @@ template <class Call> Verdict mutate(const Schedule& schedule, std::size_t limit
 }
 
 // Prints what was caught, and the survivors.
+// Why a change of this kind can be one of nothing: what was found behind the survivors that were looked at.
+inline const char* reason(const Mutant& m) {
+  const auto is = [](const std::string& x, const char* part) { return x.find(part) != std::string::npos; };
+  if (m.label.empty()) return "a bound of a window's index that no step of this grid reaches";
+  if (is(m.label, "first chunk")) return "scratch that is zeroed so that early steps compute on numbers; they are overwritten";
+  if (is(m.change, "offset")) return "neighbours that hold the same value, after a broadcast";
+  if (is(m.change, "swapped") || is(m.change, "predicate") || m.op == "arith.constant") return "both sides of a choice are equal, or meet zeros in the dot behind it";
+  return "the value that is taken instead is the same here";
+}
 inline void report(const std::string& name, const Verdict& v) {
   std::printf("%s: %d mutants, %d differ, %d refused, %zu survive: %.1f %% caught (%d operations that nobody reads are left out)\n", name.c_str(),
               v.mutants, v.differing, v.refused, v.survivors.size(), 100 * v.caught(), v.dead_operations);
-  for (const Mutant& m : v.survivors) std::printf("  line %zu, %s, %s (%s)\n", m.line + 1, m.op.c_str(), m.change.c_str(), m.label.c_str());
+  for (const Mutant& m : v.survivors) std::printf("  line %zu, %s, %s (%s): %s\n", m.line + 1, m.op.c_str(), m.change.c_str(), m.label.c_str(), reason(m));
 }
 
 }  // namespace gdn::test
