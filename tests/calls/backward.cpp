@@ -19,12 +19,6 @@ template <class Claim> void for_all_specs(Claim claim) {
   }
 }
 
-// n entries of dimension `dim` from `from` on.
-template <class T, int Rank> void cut(View<T, Rank>& v, int dim, std::int64_t from, std::int64_t n) {
-  if (!v) return;
-  v.data += from * v.strides[static_cast<std::size_t>(dim)];
-  v.shape[static_cast<std::size_t>(dim)] = n;
-}
 template <class Act> void cut_batch(CoreArrays<Act>& x, CoreGradients<Act>& d, std::int64_t row) {
   const auto one = [&](auto&... v) { (cut(v, 0, row, 1), ...); };
   one(x.q, x.k, x.g, x.beta, x.initial, x.ids, x.residual, x.residuals.t_inv, x.residuals.chunk_states);
@@ -37,15 +31,6 @@ template <class Act> void cut_key_head(CoreArrays<Act>& x, CoreGradients<Act>& d
   values(2, x.g, x.beta, x.residual, x.residuals.chunk_states, d.d_out, d.dv, d.dg, d.dbeta);
   values(1, x.initial, d.d_final, d.d_initial);
   values(3, x.residuals.t_inv);
-}
-
-template <class Action> std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "accepted";
 }
 
 }  // namespace

@@ -18,19 +18,6 @@ template <class Claim> void for_all_specs(Claim claim) {
     claim.template operator()<f32>(spec);
   }
 }
-template <class T, int Rank> void cut(View<T, Rank>& v, int dim, std::int64_t from, std::int64_t n) {
-  if (!v) return;
-  v.data += from * v.strides[static_cast<std::size_t>(dim)];
-  v.shape[static_cast<std::size_t>(dim)] = n;
-}
-template <class Action> std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "accepted";
-}
 
 }  // namespace
 

@@ -103,4 +103,21 @@ template <class Act, class G = Head128> struct LayerBackward {
   template <class Machine> void call(Machine& machine) { layer_backward<G>(machine, x, gradients(), options()); }
 };
 
+// n entries of dimension `dim` from `from` on.
+template <class T, int Rank> void cut(View<T, Rank>& v, int dim, std::int64_t from, std::int64_t n) {
+  if (!v) return;
+  v.data += from * v.strides[static_cast<std::size_t>(dim)];
+  v.shape[static_cast<std::size_t>(dim)] = n;
+}
+
+// What an action is refused with.
+template <class Action> std::string message_of(Action action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
 }  // namespace gdn::test

@@ -18,28 +18,20 @@ namespace gdn::context {
 
 namespace detail {
 
-inline View<f32, 4> states(std::vector<f32>& x, const Sizes<4>& shape) {
+template <class T, std::size_t Rank> View<T, static_cast<int>(Rank)> states(std::vector<T>& x, const std::array<std::int64_t, Rank>& shape) {
   x.resize(static_cast<std::size_t>(count(shape)));
   return {x.data(), shape, row_major(shape)};
 }
-inline View<const f32, 5> one_chunk(std::vector<f32>& x, const Sizes<4>& s) {
-  const Sizes<5> shape{s[0], 1, s[1], s[2], s[3]};
-  return {x.data(), shape, row_major(shape)};
-}
-inline View<f32, 5> one_chunk_out(std::vector<f32>& x, const Sizes<4>& s) {
-  states(x, s);
-  const Sizes<5> shape{s[0], 1, s[1], s[2], s[3]};
-  return {x.data(), shape, row_major(shape)};
-}
+inline View<f32, 5> one_chunk(std::vector<f32>& x, const Sizes<4>& s) { return states(x, Sizes<5>{s[0], 1, s[1], s[2], s[3]}); }
 template <Communicator C> void exchange(C& c, int to, const std::vector<f32>& out, int from, std::vector<f32>& in) {
   if (from >= 0) in.resize(out.size());
   c.exchange(to, out.data(), from, in.data(), out.size() * sizeof(f32));
 }
 // 0 for the rows of the batch that `keep` does not name.
-inline void keep_rows(std::vector<f32>& x, const std::vector<char>& keep) {
+template <class T> void keep_rows(std::vector<T>& x, const std::vector<char>& keep) {
   const std::size_t n = x.size() / keep.size();
   for (std::size_t b = 0; b < keep.size(); b++)
-    if (!keep[b]) std::fill_n(x.begin() + static_cast<std::ptrdiff_t>(b * n), n, 0.f);
+    if (!keep[b]) std::fill_n(x.begin() + static_cast<std::ptrdiff_t>(b * n), n, T{});
 }
 
 // The ids at a part's ends, of one row.
@@ -88,18 +80,24 @@ struct Rank {
 
 namespace detail {
 
-template <Communicator Comm> void find_documents(Comm& c, const View<const i32, 2>& ids, std::int64_t B, std::int64_t T, bool initial, Rank& r) {
+// Fills r. Returns the last rank with a valid token of each row, 0 if there is none.
+template <Communicator Comm> std::vector<int> find_documents(Comm& c, const View<const i32, 2>& ids, std::int64_t B, std::int64_t T, bool initial, Rank& r) {
   const auto mine = ends_of(ids, B, T);
   const auto all = gathered(c, std::span<const Ends>(mine));
   r.continues.assign(static_cast<std::size_t>(B), 0);
+  std::vector<int> owners(r.continues.size());
   for (std::size_t b = 0; b < static_cast<std::size_t>(B); b++) {
     Ends before;
-    for (int k = 0; k < c.rank(); k++)
-      if (const Ends& e = all[static_cast<std::size_t>(k * B) + b]; e.any) before = e;
+    for (int k = 0; k < c.size(); k++)
+      if (const Ends& e = all[static_cast<std::size_t>(k * B) + b]; e.any) {
+        owners[b] = k;
+        if (k < c.rank()) before = e;
+      }
     const Ends& e = mine[b];
     r.continues[b] = before.any ? !e.any || e.first == before.last : initial;
   }
   r.reads_state = c.rank() > 0 || initial;
+  return owners;
 }
 
 // The compositions of ranks 0 .. r - 1 in (phi, s), and of all ranks applied to the state before the row.
@@ -113,7 +111,7 @@ void compose_forward(Comm& c, Machine& machine, Rank& r, std::vector<f32> s, con
     exchange(c, to, s, from, other_s);
     if (from < 0) continue;
     join_chunks<P, G>(machine, JoinArrays{.earlier = one_chunk(other_phi, square), .later = one_chunk(phi, square), .s_earlier = one_chunk(other_s, shape),
-                                          .s_later = one_chunk(s, shape), .joined = one_chunk_out(joined, square), .s_joined = one_chunk_out(s_joined, shape)});
+                                          .s_later = one_chunk(s, shape), .joined = one_chunk(joined, square), .s_joined = one_chunk(s_joined, shape)});
     std::swap(phi, joined), std::swap(s, s_joined);
   }
   // Of the ranks before; rank 0 has the state before the row.
@@ -123,7 +121,7 @@ void compose_forward(Comm& c, Machine& machine, Rank& r, std::vector<f32> s, con
   auto through = [&](std::vector<f32>& by, std::vector<f32>& plus) {
     std::vector<f32> y;
     join_chunks<P, G>(machine, JoinArrays{.later = one_chunk(by, square), .s_earlier = one_chunk(start, shape), .s_later = one_chunk(plus, shape),
-                                          .s_joined = one_chunk_out(y, shape)});
+                                          .s_joined = one_chunk(y, shape)});
     return y;
   };
   const int from = neighbour(c, -1), to = neighbour(c, 1);
@@ -152,7 +150,7 @@ void compose_backward(Comm& c, Machine& machine, const char* call, const Rank& r
     exchange(c, to, D, from, other_D);
     if (from < 0) continue;
     join_chunks<P, G>(machine, JoinArrays{.earlier = one_chunk(phi, square), .later = one_chunk(other_phi, square), .d_earlier = one_chunk(D, shape),
-                                          .d_later = one_chunk(other_D, shape), .joined = one_chunk_out(joined, square), .d_joined = one_chunk_out(D_joined, shape)});
+                                          .d_later = one_chunk(other_D, shape), .joined = one_chunk(joined, square), .d_joined = one_chunk(D_joined, shape)});
     std::swap(phi, joined), std::swap(D, D_joined);
   }
   std::vector<f32> end(static_cast<std::size_t>(count(shape)));
@@ -163,7 +161,7 @@ void compose_backward(Comm& c, Machine& machine, const char* call, const Rank& r
   exchange(c, to, D, from, other_D);
   if (from < 0) behind = end;
   else join_chunks<P, G>(machine, JoinArrays{.earlier = one_chunk(other_phi, square), .d_earlier = one_chunk(other_D, shape), .d_later = one_chunk(end, shape),
-                                             .d_joined = one_chunk_out(behind, shape)});
+                                             .d_joined = one_chunk(behind, shape)});
 }
 
 }  // namespace detail

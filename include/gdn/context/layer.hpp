@@ -17,10 +17,6 @@ template <class Act> struct LayerRank : Rank {
 
 namespace detail {
 
-template <class Act> View<Act, 3> conv_states(std::vector<Act>& x, const Sizes<3>& shape) {
-  x.resize(static_cast<std::size_t>(count(shape)));
-  return {x.data(), shape, row_major(shape)};
-}
 // f(batch, row of the halo, its token)
 template <class F> void for_halo(const Sizes<3>& shape, std::int64_t T, F f) {
   for (std::int64_t b = 0; b < shape[0]; b++)
@@ -45,20 +41,18 @@ template <Communicator Comm, class Act> void exchange_halo(Comm& c, const LayerA
     for (std::int64_t j = 0; r.in_halo[row] && j < D; j++)
       mine[row * static_cast<std::size_t>(D) + static_cast<std::size_t>(j)] = x.qkv.data[b * x.qkv.strides[0] + t * x.qkv.strides[1] + j * x.qkv.strides[2]];
   });
-  const auto before = conv_states(r.conv_state, shape);
+  const auto before = states(r.conv_state, shape);
   c.exchange(neighbour(c, 1), mine.data(), neighbour(c, -1), r.conv_state.data(), mine.size() * sizeof(Act));
   if (c.rank() == 0) {
     if (x.conv_initial) gdn::detail::pass_on(x.conv_initial, before);
     return;
   }
-  const std::size_t n = mine.size() / r.continues.size();
-  for (std::size_t b = 0; b < r.continues.size(); b++)
-    if (!r.continues[b]) std::fill_n(r.conv_state.begin() + static_cast<std::ptrdiff_t>(b * n), n, Act{});
+  keep_rows(r.conv_state, r.continues);
 }
 // The part as a call of its own, and what the core's scans read of it.
 template <class Act> LayerArrays<Act> part_of(const LayerArrays<Act>& x, LayerRank<Act>& r, bool first, const Sizes<3>& conv, const Sizes<4>& state) {
   LayerArrays<Act> part = x;
-  part.conv_initial = first && !x.conv_initial ? View<const Act, 3>() : View<const Act, 3>(conv_states(r.conv_state, conv));
+  part.conv_initial = first && !x.conv_initial ? View<const Act, 3>() : View<const Act, 3>(states(r.conv_state, conv));
   part.initial = r.reads_state && !r.state.empty() ? View<const f32, 4>(states(r.state, state)) : View<const f32, 4>();
   return part;
 }
@@ -76,7 +70,7 @@ template <class G, class Act> struct Prepared {
       return v;
     };
     causal_conv<C, K, G::taps::size>(machine, ConvArrays<Act>{columns(part.qkv, 2), columns(part.conv_weights, 1), columns(part.conv_bias, 0),
-                                                              columns(part.conv_initial, 2), part.ids, conv_states(y, {B, T, D}), {}});
+                                                              columns(part.conv_initial, 2), part.ids, states(y, Sizes<3>{B, T, D}), {}});
     q = view(std::as_const(y), {B, T, key_heads, K});
     q.strides = {T * D, D, K, 1};
     k = q;
@@ -108,7 +102,7 @@ LayerRank<Act> layer_forward(Comm& c, Machine& machine, const LayerArrays<Act>& 
   detail::check_part(call, c, {B, T}, C, {{"initial", x.initial.given}, {"conv_initial", x.conv_initial.given}, {"final", x.final.given},
                                           {"conv_final", x.conv_final.given}, {"ids", x.ids.given}});
   LayerRank<Act> r;
-  detail::find_documents(c, x.ids, B, T, x.initial || x.conv_initial, r);
+  const std::vector<int> owners = detail::find_documents(c, x.ids, B, T, x.initial || x.conv_initial, r);
   const Sizes<4> square{B, H, K, K}, shape{B, H, K, V};
   const Sizes<3> conv{B, W - 1, D};
   detail::exchange_halo(c, x, r, conv);
@@ -119,7 +113,7 @@ LayerRank<Act> layer_forward(Comm& c, Machine& machine, const LayerArrays<Act>& 
   first.out = {}, first.residual = {};
   first.residuals = {x.residuals.t_inv ? x.residuals.t_inv : view(t_inv, {B, N, C, H, C}), {}};
   first.final = detail::states(s, shape);
-  first.conv_final = x.conv_final ? detail::conv_states(conv_final, conv) : View<Act, 3>();
+  first.conv_final = x.conv_final ? detail::states(conv_final, conv) : View<Act, 3>();
   layer_forward_states<G>(machine, first, o);
   {
     const detail::Prepared<G, Act> p(machine, part, o.key_heads);
@@ -129,17 +123,9 @@ LayerRank<Act> layer_forward(Comm& c, Machine& machine, const LayerArrays<Act>& 
   detail::keep_rows(r.phi, r.continues);
   detail::compose_forward<P, G>(c, machine, r, s, square, shape, x.initial, x.final);
   if (x.conv_final) {
-    // From the last rank with a valid token of the row.
-    const auto mine = detail::ends_of(x.ids, B, T);
-    const auto all = gathered(c, std::span<const detail::Ends>(mine));
-    for (std::int64_t b = 0; b < B; b++) {
-      int owner = 0;
-      for (int k = 0; k < c.size(); k++)
-        if (all[static_cast<std::size_t>(k * B + b)].any) owner = k;
-      const std::int64_t n = (W - 1) * D;
-      broadcast(c, owner, std::span<Act>(conv_final).subspan(static_cast<std::size_t>(b * n), static_cast<std::size_t>(n)));
-    }
-    gdn::detail::pass_on(View<const Act, 3>(detail::conv_states(conv_final, conv)), x.conv_final);
+    const auto n = static_cast<std::size_t>((W - 1) * D);
+    for (std::size_t b = 0; b < owners.size(); b++) broadcast(c, owners[b], std::span<Act>(conv_final).subspan(b * n, n));
+    gdn::detail::pass_on(View<const Act, 3>(detail::states(conv_final, conv)), x.conv_final);
   }
 
   part = detail::part_of(x, r, c.rank() == 0, conv, shape);
@@ -173,15 +159,11 @@ void layer_backward(Comm& c, Machine& machine, const LayerArrays<Act>& x, const 
   LayerGradients<Act> gradients = d;
   std::vector<Act> d_halo, from_next(static_cast<std::size_t>(count(conv)));
   gradients.d_final = c.size() == 1 ? d.d_final : View<const f32, 4>(detail::states(behind, shape));
-  if (c.rank() > 0) gradients.d_initial = {}, gradients.d_conv_initial = detail::conv_states(d_halo, conv);
+  if (c.rank() > 0) gradients.d_initial = {}, gradients.d_conv_initial = detail::states(d_halo, conv);
   gdn::layer_backward<G>(machine, part, gradients, o);
 
   const int next = detail::neighbour(c, 1);
-  if (c.rank() > 0) {
-    const std::size_t n = d_halo.size() / r.continues.size();
-    for (std::size_t b = 0; b < r.continues.size(); b++)
-      if (!r.continues[b]) std::fill_n(d_halo.begin() + static_cast<std::ptrdiff_t>(b * n), n, Act{});
-  }
+  detail::keep_rows(d_halo, r.continues);
   c.exchange(detail::neighbour(c, -1), d_halo.data(), next, from_next.data(), from_next.size() * sizeof(Act));
   if (next >= 0 && d.dqkv)
     detail::for_halo(conv, T, [&](std::int64_t b, std::int64_t i, std::int64_t t) {
