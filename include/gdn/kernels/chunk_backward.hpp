@@ -28,12 +28,18 @@ template <class M, class C, class K> struct BackwardKeys {
   Tile<M, f32, K, C> qT, kT;
   Tile<M, f32, C, C> kk, qk;  // strictly lower, lower
 };
-// The cotangents of a value head's inputs, and what its key head adds up.
+// The cotangent of a value head's v, what its key head adds up, and sums of rows that dg and dbeta are made of.
 template <class M, class C, class K, class V> struct HeadCotangents {
   Tile<M, f32, C, V> dv;
-  Column<M, f32, C> dg, dbeta;
   Tile<M, f32, C, C> U, X;    // U', X'
   Tile<M, f32, K, C> hq, hk;  // hk with b I
+  struct Sums {
+    RowVector<M, f32, C> D, kI, reads, crossing;
+    RowVector<M, f32, V> dS_S;
+  } sums;
+};
+template <class M, class C> struct GateCotangents {
+  Column<M, f32, C> dg, dbeta;
 };
 template <class M, class C, class K> struct KeyCotangents {
   Tile<M, f32, C, K> dq, dk;
@@ -92,13 +98,16 @@ HeadCotangents<M, C, K, V> head_cotangents(const D& documents, const BackwardRef
   auto D0 = map([](auto X, auto kk, auto U, auto qk) { return X * kk + U * qk; }, X, x.kk, U, x.qk);
   auto kI = sum_rows(x.kT * I);
   auto reads = sum_rows(map([](auto q, auto hq, auto k, auto hk) { return q * hq + k * hk; }, x.qT, hq, x.kT, hk));
-  auto dbeta = sum_rows(D0) + kI;
   auto before = map_ij([](auto j, auto t, auto zero) { return where(j < t, 1.f, zero); }, zeros_like(D0));
-  auto through = passes_through(documents, s.gl * sum_all(dS * S));
-  // What crosses the gate before t: pairs i >= t > j, rows from t on that read the state, rows before t that wrote it, and the state itself.
-  auto crossing = as_column(sum_rows(tril(dot<P>(D0 * b, before)))) + sums_from(as_column(reads)) + sums_before(as_column(b * kI));
-  auto dg = crossing + through;
-  return {dx, dg, as_column(dbeta), U * b, X * b, hq, hk + b * I};
+  auto crossing = sum_rows(tril(dot<P>(D0 * b, before)));  // pairs i >= t > j
+  return {dx, U * b, X * b, hq, hk + b * I, {sum_rows(D0), kI, reads, crossing, sum_rows(dS * S)}};
+}
+// What crosses the gate before t: those pairs, rows from t on that read the state, rows before t that wrote it, and the state itself.
+template <class D, class M, class C, class Sums>
+GateCotangents<M, C> gate_cotangents(const D& documents, const Sums& sums, const Column<M, f32, C>& beta, const Scalar<M, f32>& gl) {
+  auto through = passes_through(documents, gl * sum_cols(sums.dS_S));
+  auto crossing = as_column(sums.crossing) + sums_from(as_column(sums.reads)) + sums_before(as_column(as_row(beta) * sums.kI));
+  return {crossing + through, as_column(sums.D + sums.kI)};
 }
 
 // Of sums over the value heads.

@@ -38,11 +38,9 @@ void core_backward_head(M& m, const D& documents, const CoreBackwardRefs<M, C, K
     auto g = decay_or_none(documents, x.g, beta);
     return Prepared{keys, beta, backward_scores<P>(documents, keys, g, beta, load(x.chunk.t_inv), options.of_output())};
   });
-  m.stage(1, [&] {
+  auto sums = m.stage(1, [&] {
     auto d = head_cotangents<P>(documents, x.chunk, p.keys, p.scores, p.beta, options.of_output());
     if (x.dv) store(x.dv, valid_rows(documents, d.dv));
-    if (x.dg) store(x.dg, valid_rows(documents, d.dg));
-    if (x.dbeta) store(x.dbeta, valid_rows(documents, d.dbeta));
     if (x.dq || x.dk)
       with_head_sums(
           m,
@@ -52,6 +50,12 @@ void core_backward_head(M& m, const D& documents, const CoreBackwardRefs<M, C, K
             if (x.dk) store(x.dk, prepared_key_backward(documents, x.k, key.dk, {1.f, query.normalise}));
           },
           d.U, d.X, d.hq, d.hk);
+    return d.sums;
+  });
+  m.stage(2, [&] {
+    auto d = gate_cotangents(documents, sums, p.beta, p.scores.gl);
+    if (x.dg) store(x.dg, valid_rows(documents, d.dg));
+    if (x.dbeta) store(x.dbeta, valid_rows(documents, d.dbeta));
     return 0;
   });
 }

@@ -132,10 +132,9 @@ void layer_backward_head(M& m, const D& documents, const LayerBackwardRefs<M, C,
     auto beta = beta_of(documents, x);
     return Prepared{in, g, beta, backward_scores<P>(documents, in.keys, g, beta, load(x.chunk.t_inv), 1.f)};
   });
-  m.stage(1, [&] {
+  auto sums = m.stage(1, [&] {
     auto d = head_cotangents<P>(documents, x.chunk, p.in.keys, p.scores, p.beta, 1.f);
     conv_silu_backward(documents, x.v, convolved(documents, x.v), d.dv);
-    gates_backward(documents, x, p.g, p.beta, valid_rows(documents, d.dg), valid_rows(documents, d.dbeta));
     with_head_sums(
         m,
         [&](const auto& U, const auto& X, const auto& hq, const auto& hk) {
@@ -144,6 +143,11 @@ void layer_backward_head(M& m, const D& documents, const LayerBackwardRefs<M, C,
           conv_silu_backward(documents, x.k, p.in.k, prepared_backward(p.in.k.z, key.dk, 1.f));
         },
         d.U, d.X, d.hq, d.hk);
+    return d.sums;
+  });
+  m.stage(2, [&] {
+    auto d = gate_cotangents(documents, sums, p.beta, p.scores.gl);
+    gates_backward(documents, x, p.g, p.beta, valid_rows(documents, d.dg), valid_rows(documents, d.dbeta));
     return 0;
   });
 }

@@ -23,8 +23,15 @@ class Paired : Lowering {
     std::set<int> stored;
     for (auto& n : p.nodes) {
       if (trace::is_region(n.op)) return "control flow in the body";
-      if (n.op == Op::sum_heads || n.op == Op::sum_rows || n.op == Op::concat_cols || n.op == Op::sums_from || n.op == Op::sums_before)
-        return text(trace::info(n.op).name, " has no form for pairs");
+      for (int i : n.in) {
+        const bool later = n.stage > p[i].stage && (n.rows == 1 || n.cols == 1);
+        if (p[i].op == Op::sum_rows && !(Passes::collected(p, i) && later)) return "a sum of rows is read where it is made, or is no head's; pairs collect them";
+        const bool columns = in_segments(p, i) && p[i].domain == Domain::value_head;
+        if (columns && n.op != Op::round && !(n.op == Op::dot && n.in[0] == i && n.in[1] != i)) return "columns side by side are not the left operand of a dot";
+      }
+      if (n.op == Op::sum_heads && x.ratio() > 1 && 2 * s.group % x.ratio()) return text("a group is ", 2 * s.group, " value heads; sums over ", x.ratio(), " need whole key heads");
+      if (n.op == Op::store && p[n.in[0]].cols == 1 && n.cols == 1 && (heads < x.value_heads || n.element != Element::f32))
+        return text("vectors are written for all heads at once, in f32; a step has ", heads, " of ", x.value_heads);
       if (n.op == Op::load && stored.count(n.ref)) return text(p.refs[n.ref].name, " is read after it is written; pairs read first");
       if (trace::is_store(n.op) && !stored.insert(n.ref).second) return text(p.refs[n.ref].name, " is written twice");
     }
@@ -89,6 +96,8 @@ class Paired : Lowering {
  private:
   // part + k: the k-th 128 lanes of a paired tile. Chains of moves and pointwise work go part by part, so that few registers are live.
   enum Form { single, dup, paired, table, part };
+  // Columns side by side, perhaps rounded: in a pair [A B] is [A0 A1 B0 B1], which costs no moves.
+  static bool in_segments(const Program& p, int n) { return p[n].op == Op::concat_cols || (p[n].op == Op::round && p[p[n].in[0]].op == Op::concat_cols); }
   struct Piece {
     int value, rows;
     bool zero = false;  // has no text until somebody needs it
@@ -121,6 +130,8 @@ class Paired : Lowering {
   // ---------------------------------------------------------------- when things happen
   int delay(int stage) const { return s.delay[static_cast<std::size_t>(stage)]; }
   bool per_head(int n) const { return p[n].domain >= Domain::key_head; }
+  // Made group by group; tables are made for all heads at once.
+  bool in_groups(int n) const { return !is_table_[n] || Passes::collected(p, n); }
   bool is_scalar(int n) const { return p[n].domain == Domain::token && p[n].rows == 1 && p[n].cols == 1; }
   // Goes to a later stage by way of scratch, because that stage lags.
   bool lags(int n, int stage) const { return per_head(n) && p[n].op != Op::load && stage > p[n].stage && delay(stage) > delay(p[n].stage); }
@@ -151,10 +162,10 @@ class Paired : Lowering {
         if (p[u].stage == q.stage) e = std::min(e, phase_[u]);
       if (q.op == Op::store_rows) continue;  // written when the step's work is done
       if (q.op == Op::dot || q.op == Op::store || (crosses(i) && !saved(i)) || spreads(i)) e = std::min(e, dots_before_[i]);
-      else if (saved(i) && !is_table_[i]) e = std::min(e, last[q.stage]);
+      else if (saved(i) && in_groups(i)) e = std::min(e, last[q.stage]);
       if (q.domain == Domain::value_head && q.op != Op::load && q.op != Op::extend) e = std::min(e, dots_before_[i]);
       phase_[i] = e;
-      if (per_head(i) && !is_table_[i] && e < never) phases_[q.stage] = std::max(phases_[q.stage], e + 1);
+      if (per_head(i) && in_groups(i) && e < never) phases_[q.stage] = std::max(phases_[q.stage], e + 1);
     }
   }
   // Tiles of a value head of whole registers, made without crossing lanes.
@@ -206,7 +217,8 @@ class Paired : Lowering {
   Form paired_or_single(const Node& store) const { return p.refs[store.ref].domain == Domain::value_head ? paired : single; }
 
   void body() {
-    for (int k = s.vectors_ahead; k < p.stages; k++) make_tables(k);
+    for (int k = s.vectors_ahead; k < p.stages; k++)
+      if (!waits(k)) make_tables(k);
     std::vector<std::vector<int>> groups;
     for (int u = 0; u < pairs_; u += s.group) {
       groups.emplace_back();
@@ -258,18 +270,32 @@ class Paired : Lowering {
       done[{e.stage, e.group}] = e.phase + 1;
       for (int k = 0; k < p.stages; k++) keep_when_read(k, e.group);
     }
+    for (int k = 0; k < p.stages; k++)
+      if (waits(k)) make_tables(k);
     for (int n = 0; n < p.size(); n++)
-      if (used[n] && is_table_[n] && saved(n)) {
+      if (used[n] && !in_groups(n) && saved(n)) {
         stage_ = p[n].stage;
         keep(n, 0, table);
       }
+  }
+  // Tables of rows that this very step collects.
+  bool waits(int stage) const {
+    for (int n = 0; n < p.size(); n++)
+      if (used[n] && p[n].stage == stage)
+        for (int j : p[n].in)
+          if (Passes::collected(p, j) && delay(p[j].stage) == delay(stage)) return true;
+    return false;
   }
   void make_tables(int stage) {
     stage_ = stage;
     current_phase_ = 0;
     for (int n = 0; n < p.size(); n++) {
-      if (!used[n] || !is_table_[n]) continue;
+      if (!used[n] || in_groups(n)) continue;
       note(n);
+      if (p[n].op == Op::store) {
+        if (p[n].stage == stage) put_table(n);
+        continue;
+      }
       const bool mine = p[n].stage == stage && p[n].op != Op::load;
       const bool old = lags(n, stage) && std::any_of(users[n].begin(), users[n].end(), [&](int u) { return p[u].stage == stage; });
       if (mine || old) get(n, 0, table);
@@ -282,7 +308,7 @@ class Paired : Lowering {
     stage_ = stage;
     current_phase_ = phase;
     auto mine = [&](int n) {
-      return used[n] && p[n].stage == stage && phase_[n] == phase && per_head(n) && !is_table_[n] && p[n].op != Op::load;
+      return used[n] && p[n].stage == stage && phase_[n] == phase && per_head(n) && in_groups(n) && p[n].op != Op::load;
     };
     auto chained = [&](int n) { return p[n].rows == 8 && p[n].cols == x.chunk; };
     auto one = [&](int n, int pair) {
@@ -292,6 +318,10 @@ class Paired : Lowering {
         return;
       }
       if (inside_chain(n)) return;
+      if (Passes::collected(p, n)) {
+        collect(n, pair);
+        return;
+      }
       for (int f : forms_[n]) {
         if (p[n].op == Op::dot && f == paired && s.join_narrow_dots && 2 * p[n].cols == 128) joined_dots(n, pairs);
         get(n, pair, static_cast<Form>(f));
@@ -487,6 +517,9 @@ class Paired : Lowering {
     else if (is([&](int k) { return k / 16 * 16 + index[0]; })) {
       const int in_block = c(index[0]), mask = c(~15);
       lanes = same_type("arith.addi", same_type("arith.andi", iota(tile, 1), mask), in_block);
+    } else if (is([&](int k) { return k / 2 + k % 2 * 64; })) {
+      const int half = same_type("arith.shrui", iota(tile, 1), c(1)), odd = same_type("arith.andi", iota(tile, 1), c(1)), six = c(6);
+      lanes = same_type("arith.addi", half, same_type("arith.shli", odd, six));
     } else if (is([&](int k) { return k < 64 ? 2 * k : 2 * k - 127; })) {
       const int twice = same_type("arith.addi", iota(tile, 1), iota(tile, 1));
       lanes = b.op("arith.select", {first_half(), twice, same_type("arith.subi", twice, c(127))}, "", type);
@@ -542,11 +575,11 @@ class Paired : Lowering {
   }
   const Tiles& get(int n, int pair, Form f) {
     if (is_table_[n]) f = table;
-    const bool from_memory = p[n].op == Op::load || lags(n, stage_);
+    const bool from_memory = p[n].op == Op::load || Passes::collected(p, n) || lags(n, stage_);
     const std::tuple key{n, static_cast<int>(f), f == table ? 0 : unit_of(n, pair),
                          from_memory ? 1 + stage_ * 64 + (f == table ? 0 : current_phase_) : 0};
     if (auto at = made_.find(key); at != made_.end()) return at->second;
-    Tiles t = lags(n, stage_)                  ? reload(n, pair, f)
+    Tiles t = Passes::collected(p, n) || lags(n, stage_) ? reload(n, pair, f)
               : f == paired && has_parts_[n] ? joined(n, pair)
               : f >= part && p[n].domain == Domain::value_head && !has_parts_[n] ? cut_out(n, pair, f)
                                                : make(n, pair, f);
@@ -627,8 +660,19 @@ class Paired : Lowering {
         }
         return out;
       }
-      case Op::sum_cols: return row_sums(n, pair, f);
-      case Op::cumsum: case Op::cumsum_within: return as_one(prefix_sums(n));
+      case Op::concat_cols: {
+        std::vector<int> in;
+        for (int j : q.in) in.push_back(whole(get(j, pair, operand_form(j, f))));
+        return as_one(beside(in, rows, w, q.element));
+      }
+      case Op::sum_cols: return f == table ? as_one(sums_of_rows(n)) : row_sums(n, pair, f);
+      case Op::sum_heads: {
+        const Tiles halves = sum_of_pairs(n, pair);
+        const int v = whole(halves), lower = cut(v, 0, rows, 0, q.cols, q.element), upper = cut(v, 0, rows, q.cols, q.cols, q.element);
+        const int sum = added(lower, upper);
+        return as_one(f == single ? sum : beside({sum, sum}, rows, w, q.element));
+      }
+      case Op::cumsum: case Op::cumsum_within: case Op::sums_from: case Op::sums_before: return as_one(prefix_sums(n));
       case Op::diagonal_blocks: {
         const Tiles& t = operand(0);
         const int blocks = q.cols / q.a;
@@ -766,10 +810,20 @@ class Paired : Lowering {
     const Node q = p[n];
     const Node& a = p[q.in[0]];
     auto as_one = [&](int v) { return Tiles{{{v, rows}}, w, q.element}; };
+    if (f == table && q.cols == 1) {  // rows [pairs, 2C] -> a column of every head [C, 128]
+      int v = whole(get(q.in[0], pair, table));
+      if (pairs_ < 64) v = concat({v, zero(64 - pairs_, w, q.element)}, 0, {64, 2 * rows}, q.element);
+      v = transpose(v, {1, 0}, {2 * rows, 64}, q.element);
+      return as_one(beside({cut(v, 0, rows, 0, 64, q.element), cut(v, rows, rows, 0, 64, q.element)}, rows, 128, q.element));
+    }
     if (f == table) {  // a column of every head [C, 128] -> rows [pairs, 2C]
-      require(a.cols == 1, p.name, ": a row of heads turned to a column");
       const int v = transpose(whole(get(q.in[0], pair, table)), {1, 0}, {128, a.rows}, q.element);
       return as_one(beside({cut(v, 0, pairs_, 0, a.rows, q.element), cut(v, 64, pairs_, 0, a.rows, q.element)}, pairs_, w, q.element));
+    }
+    if (a.op == Op::sum_heads && f == single) {  // sums of pairs are turned, and their halves then lie on top of each other
+      const int v = transpose(whole(sum_of_pairs(q.in[0], pair)), {1, 0}, {2 * q.rows, q.cols}, q.element);
+      const int upper = cut(v, 0, q.rows, 0, q.cols, q.element), lower = cut(v, q.rows, q.rows, 0, q.cols, q.element);
+      return as_one(added(upper, lower));
     }
     // Both halves at once: the tile on top of itself, or its halves on top of each other.
     int v = whole(get(q.in[0], pair, f == paired ? paired : single));
@@ -778,6 +832,42 @@ class Paired : Lowering {
     const int lower = f == paired ? cut(v, 0, a.rows, a.cols, a.cols, q.element) : v;
     v = concat({upper, lower}, 0, {2 * a.rows, a.cols}, q.element);
     return as_one(transpose(v, {1, 0}, {a.cols, 2 * a.rows}, q.element));
+  }
+  int added(int l, int r) { return b.op("arith.addf", {l, r}, "fastmath = #arith.fastmath<none>", b.type(l)); }
+  // The sum over a key head's pairs, in the order of a sum over its heads, which ends with the two halves.
+  Tiles sum_of_pairs(int n, int pair) {
+    const int source = p[n].in[0], all = ratio_ / 2, first = pair / all * all;
+    std::vector<int> v;
+    for (int k = 0; k < all; k++) v.push_back(whole(get(source, first + k, paired)));
+    for (int half = static_cast<int>(std::bit_ceil(static_cast<unsigned>(all))) / 2; half > 0; half /= 2) {
+      for (int k = 0; k + half < static_cast<int>(v.size()); k++) v[k] = added(v[k], v[k + half]);
+      v.resize(static_cast<std::size_t>(half));
+    }
+    return {{{v[0], p[n].rows}}, 2 * p[n].cols, p[n].element};
+  }
+  // Of rows of all heads, the sum of each: [pairs, 2 cols] -> [1, 128].
+  int sums_of_rows(int n) {
+    const int y = p[n].in[0], cols = p[y].cols, v = whole(get(y, 0, table));
+    std::vector<int> in;
+    for (int h = 0; h < 2; h++) {
+      const int sums = b.op("vector.multi_reduction", {cut(v, 0, pairs_, h * cols, cols, Element::f32), b.splat({pairs_}, Element::f32, 0)},
+                            "kind = #vector.kind<add>, reduction_dims = array<i64: 1>", vector_type({pairs_}, Element::f32));
+      in.push_back(broadcast(reshape(sums, {pairs_, 1}, Element::f32), {pairs_, 128}, Element::f32));
+      if (pairs_ < 64) in.push_back(zero(64 - pairs_, 128, Element::f32));
+    }
+    return cut(transpose(concat(in, 0, {128, 128}, Element::f32), {1, 0}, {128, 128}, Element::f32), 0, 1, 0, 128, Element::f32);
+  }
+  void collect(int n, int pair) {
+    const Node q = p[n];
+    const int y = q.in[0], memory = ring(n, table), slot = ring_slot(n, table, 0, 0);
+    const bool parts = has_parts_[y];
+    const int w = parts ? 128 : 2 * q.cols;
+    for (int k = 0; k < (parts ? parts_of(y) : 1); k++) {
+      const int v = whole(get(y, pair, parts ? nth_part(k) : paired));
+      const int sums = b.op("vector.multi_reduction", {v, b.splat({w}, Element::f32, 0)}, "kind = #vector.kind<add>, reduction_dims = array<i64: 0>",
+                            vector_type({w}, Element::f32));
+      store(memory, {slot, b.index(pair), b.index(128 * k)}, reshape(sums, {1, w}, Element::f32), {1, w}, Element::f32);
+    }
   }
   Tiles row_sums(int n, int pair, Form f) {
     const Node q = p[n];
@@ -800,22 +890,29 @@ class Paired : Lowering {
     int v = whole(get(q.in[within], 0, table));
     const int id = within ? token_vector(q.in[0], true, 128) : -1;
     const std::string type = vector_type({C, 128}, q.element);
-    auto down = [&](int t, int d, Element e) {  // by d rows; zeros above only where d is a multiple of 8
+    const bool from_below = q.op == Op::sums_from;
+    auto moved = [&](int t, int d, Element e) {  // by d rows; zeros follow only where d is a multiple of 8
+      if (d >= 8 && from_below) return concat({cut(t, d, C - d, 0, 128, e), zero(d, 128, e)}, 0, {C, 128}, e);
       if (d >= 8) return concat({zero(d, 128, e), cut(t, 0, C - d, 0, 128, e)}, 0, {C, 128}, e);
-      return b.op("tpu.dynamic_rotate", {t, b.i32(d)}, "dimension = 0 : si32", vector_type({C, 128}, e));
+      return b.op("tpu.dynamic_rotate", {t, b.i32(from_below ? C - d : d)}, "dimension = 0 : si32", vector_type({C, 128}, e));
     };
+    auto inside = [&](int d) {  // rows whose addend is one
+      const int edge = b.splat({C, 128}, Element::i32, static_cast<std::uint32_t>(from_below ? C - d : d));
+      return compared(from_below ? 2 : 5, iota({C, 128}, 0), edge, C, 128);
+    };
+    auto or_zero = [&](int mask, int t) { return b.op("arith.select", {mask, t, zero(C, 128, q.element)}, "", type); };
+    if (q.op == Op::sums_before) {
+      const int mask = inside(1);
+      v = or_zero(mask, moved(v, 1, q.element));
+    }
     for (int d = 1; d < C; d *= 2) {
-      int mask = -1;
-      if (d < 8) {
-        const int distance = b.splat({C, 128}, Element::i32, static_cast<std::uint32_t>(d));
-        mask = compared(5, iota({C, 128}, 0), distance, C, 128);
-      }
+      int mask = d < 8 ? inside(d) : -1;
       if (within) {
-        const int same = compared(0, id, down(id, d, Element::i32), C, 128);
+        const int same = compared(0, id, moved(id, d, Element::i32), C, 128);
         mask = mask < 0 ? same : b.op("arith.andi", {mask, same}, "", b.type(same));
       }
-      int addend = down(v, d, q.element);
-      if (mask >= 0) addend = b.op("arith.select", {mask, addend, zero(C, 128, q.element)}, "", type);
+      int addend = moved(v, d, q.element);
+      if (mask >= 0) addend = or_zero(mask, addend);
       v = b.op("arith.addf", {v, addend}, "fastmath = #arith.fastmath<none>", type);
     }
     return v;
@@ -865,12 +962,24 @@ class Paired : Lowering {
     }
     return out;
   }
+  // The same for every segment of the left operand's columns.
+  Tiles diagonal_of_segments(int left, const Tiles& t) {
+    if (!in_segments(p, left)) return block_diagonal(t);
+    Tiles out{{}, t.width, t.element};
+    int at = 0;
+    for (int j : p[p[left].op == Op::round ? p[left].in[0] : left].in) {
+      const Tiles segment = block_diagonal(rows_of(t, at, p[j].cols));
+      out.pieces.insert(out.pieces.end(), segment.pieces.begin(), segment.pieces.end());
+      at += p[j].cols;
+    }
+    return out;
+  }
   std::pair<Tiles, Tiles> dot_operands(int n, int pair, Form f) {
     const int l = p[n].in[0], r = p[n].in[1];
     const bool pair_left = p[l].domain == Domain::value_head;
     Tiles lhs = get(l, pair, pair_left ? paired : single);
     Tiles rhs = get(r, pair, p[r].domain == Domain::value_head ? paired : pair_left || f != single ? dup : single);
-    if (pair_left) rhs = block_diagonal(rhs);
+    if (pair_left) rhs = diagonal_of_segments(l, rhs);
     return {lhs, rhs};
   }
   // [A0; A1] x [B0 | B1]: of the product of two pairs the diagonal blocks are wanted, and the weights are pushed once.
@@ -953,7 +1062,7 @@ class Paired : Lowering {
   }
   int carried_slot(int ref, int unit, bool writes) {
     if (!doubled(ref)) return b.index(unit);
-    int c = chunk_at(delay(stage_of(ref)));
+    int c = work_at(delay(stage_of(ref)));
     if (!writes) c = b.op("arith.addi", {c, b.i32(1)}, "", "i32");
     return slot_index(b.op("arith.andi", {c, b.i32(1)}, "", "i32"), units_of(p.refs[ref].domain), unit);
   }
@@ -980,6 +1089,16 @@ class Paired : Lowering {
         std::vector<int> index = zeros(at.window->block.size());
         index.back() = b.index(at.lane);
         v = load(at.window->value, index, {r.rows, w}, r.element, static_cast<int>(index.size()));
+        break;
+      }
+      case Place::chunk_state: {
+        std::vector<int> halves;
+        for (int h = f >= part ? f - part : 0; h < (f >= part ? f - part + 1 : 2); h++) {
+          std::vector<int> index = zeros(5);
+          index[2] = b.index(2 * unit + h);
+          halves.push_back(load(chunk_state_window(r, d).value, index, {r.rows, r.cols}, r.element, 5));
+        }
+        v = beside(halves, r.rows, w, r.element);
         break;
       }
       default: throw Error(text(p.name, ": ", r.name, " cannot be read in pairs"));
@@ -1015,6 +1134,14 @@ class Paired : Lowering {
         break;
       default: throw Error(text(p.name, ": ", r.name, " cannot be written in pairs"));
     }
+  }
+  // A column of every head, back in the order of the array.
+  void put_table(int n) {
+    const RefInfo& r = p.refs[p[n].ref];
+    std::vector<int> index(128);
+    for (int k = 0; k < 128; k++) index[k] = lane_of_head(k / 2, k % 2);
+    const int v = cut(gathered(whole(get(p[n].in[0], 0, table)), x.chunk, index), 0, x.chunk, 0, x.value_heads, Element::f32);
+    store(gates_window(r, delay(p[n].stage)).value, zeros(3), v, {x.chunk, x.value_heads}, Element::f32);
   }
   // From what the step staged of the rows and those above them, 128 lanes at a time.
   void put_rows(const Node& n) {
@@ -1075,8 +1202,14 @@ class Paired : Lowering {
     const int units = units_of(p.refs[ref].domain);
     if (!doubled(ref)) return b.as_index(unit);
     if (!turns()) return b.as_index(plus(unit, units));
-    const int slot = b.op("arith.andi", {plus(chunk_at(delay(stage_of(ref))), 1), b.i32(1)}, "", "i32");
+    const int slot = b.op("arith.andi", {plus(work_at(delay(stage_of(ref))), 1), b.i32(1)}, "", "i32");
     return b.as_index(b.op("arith.addi", {times(slot, units), unit}, "", "i32"));
+  }
+  // The one that the chunk which ends has written.
+  int last_slot(int ref, int unit) {
+    if (!doubled(ref)) return b.as_index(unit);
+    const int slot = b.op("arith.andi", {work_at(delay(stage_of(ref))), b.i32(1)}, "", "i32");
+    return b.as_index(b.op("arith.addi", {times(slot, units_of(p.refs[ref].domain)), unit}, "", "i32"));
   }
   int initial(const RefInfo& r, int unit, const Shape& tile, int d) {
     const RefInfo& from = p.refs[r.initial];
@@ -1100,12 +1233,12 @@ class Paired : Lowering {
   void finish(int ref) {
     const RefInfo& r = p.refs[ref];
     const RefInfo& to = p.refs[r.final];
-    require(to.place == Place::sequence && !doubled(ref), p.name, ": ", to.name, " is not the last value of the last stage");
+    require(to.place == Place::sequence, p.name, ": ", to.name, " is no state of a sequence");
     const Shape tile = carried_tile(r);
     const int d = delay(stage_of(ref));
     b.when(ends(d), [&] {
       b.loop(units_of(r.domain), [&](int i) {
-        const int v = load(carried(ref), {b.as_index(i), b.index(0), b.index(0)}, tile, r.element, 3);
+        const int v = load(carried(ref), {last_slot(ref, i), b.index(0), b.index(0)}, tile, r.element, 3);
         for (int h = 0; h < tile[1] / r.cols; h++) {
           const int head = tile[1] == r.cols ? i : plus(times(i, 2), h);
           const int state = cut(v, 0, r.rows, h * r.cols, r.cols, r.element);

@@ -20,6 +20,10 @@ class Passes {
       if (n.domain == Domain::key_head) n.domain = Domain::value_head;
     for (auto& r : p.refs)
       if (r.domain == Domain::key_head) r.domain = Domain::value_head;
+    for (Node& n : p.nodes)
+      for (int& j : n.in)
+        while (p[j].op == Op::sum_heads) j = p[j].in[0];
+    sort();
   }
 
   // Reads of inputs, what is selected from them, and everything about tokens is made again in the stage that wants it, for its chunk.
@@ -54,19 +58,23 @@ class Passes {
     }
     sort();
   }
-  // Vectors of heads are one long chain of latencies at the top of a step: a stage of their own, one chunk earlier.
+  // Vectors of heads are one long chain of latencies at the top of a step: a stage of their own, one chunk earlier. Those that are made
+  // of tiles stay where they are.
   void vectors_ahead() {
     const std::vector<char> is_table = tables();
+    std::vector<char> of_tiles(is_table.size());
     for (int i = 0; i < p.size(); i++) {
       Node& n = p.nodes[i];
       int stage = 0;
-      for (int j : n.in)
+      for (int j : n.in) {
         if (p[j].domain >= Domain::key_head) stage = std::max(stage, p[j].stage);
-      if (!is_table[i]) n.stage++;
+        of_tiles[i] |= of_tiles[j] || collected(p, j);
+      }
+      if (!is_table[i] || collected(p, i) || of_tiles[i]) n.stage++;
       else if (n.op != Op::load) n.stage = stage;
     }
     p.stages++;
-    clone_into_users([&](int i) { return p[i].domain == Domain::token; }, true);
+    clone_into_users([&](int i) { return p[i].domain == Domain::token || (p[i].op == Op::load && is_table[i]); }, true);
   }
   // A rounding belongs to the stage of its input, if nobody later needs the unrounded value.
   void round_where_made() {
@@ -78,14 +86,18 @@ class Passes {
       if (n.op == Op::round && !needed[n.in[0]]) n.stage = p[n.in[0]].stage;
   }
 
-  // Vectors made of vectors of heads alone; they are worked on for all heads at once.
+  // A row that is the sum of a head's tile: collected from head to head, for later work on all of them.
+  static bool collected(const trace::Program& p, int i) {
+    return p[i].op == Op::sum_rows && p[i].domain == Domain::value_head && p[p[i].in[0]].rows > 1;
+  }
+  // Vectors made of vectors of heads alone, and of such sums; they are worked on for all heads at once.
   std::vector<char> tables() const {
     std::vector<char> t(p.nodes.size());
     for (int i = 0; i < p.size(); i++) {
       const Node& n = p[i];
       if (n.domain != Domain::value_head || !vector(n)) continue;
       t[i] = n.op == Op::load ? (p.refs[n.ref].place == Place::tokens && n.cols == 1) || p.refs[n.ref].place == Place::per_head
-                              : std::all_of(n.in.begin(), n.in.end(), [&](int j) { return p[j].domain <= Domain::token || t[j]; });
+                              : collected(p, i) || std::all_of(n.in.begin(), n.in.end(), [&](int j) { return p[j].domain <= Domain::token || t[j]; });
     }
     return t;
   }
