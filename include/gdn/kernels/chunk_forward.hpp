@@ -10,6 +10,11 @@
 
 namespace gdn {
 
+template <Precision P, TileLike X> X as_operand(const X& x) {
+  if constexpr (P == Precision::bf16) return rounded(x);
+  else return x;
+}
+
 template <class M, class C, class K> struct Keys {
   Tile<M, f32, C, K> q, k;
 };

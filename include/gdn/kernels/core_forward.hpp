@@ -19,11 +19,6 @@ struct QueryOptions {
   f32 of_output() const { return normalise ? 1.f : scale; }
 };
 
-template <Precision P, TileLike X> X as_operand(const X& x) {
-  if constexpr (P == Precision::bf16) return rounded(x);
-  else return x;
-}
-
 // q or k of a chunk, as the rule reads it.
 template <Precision P, class D, class M, class C, class K>
 Tile<M, f32, C, K> prepared_key(const D& documents, const Ref<M, f32, C, K>& r, f32 scale, bool normalise) {

@@ -126,27 +126,27 @@ void layer_backward_head(M& m, const D& documents, const LayerBackwardRefs<M, C,
     auto in = m.per_key_head([&] {
       auto q = convolved(documents, x.q), k = convolved(documents, x.k);
       auto query = prepared(q.z, options.scale), key = prepared(k.z, 1.f);
-      return KeyInputs{q, k, backward_keys<P>(documents, Keys<M, C, K>{query, key})};
+      return KeyInputs{q, k, backward_keys<P>(documents, Keys<M, C, K>{query, key}, 1.f)};
     });
     auto g = decay_of(documents, x);
     auto beta = beta_of(documents, x);
-    return Prepared{in, g, beta, backward_scores<P>(documents, in.keys, g, beta, load(x.chunk.t_inv), 1.f)};
+    return Prepared{in, g, beta, backward_scores<P>(documents, in.keys, g, beta, load(x.chunk.t_inv))};
   });
   auto sums = m.stage(1, [&] {
     auto d = head_cotangents<P>(documents, x.chunk, p.in.keys, p.scores, p.beta, 1.f);
     conv_silu_backward(documents, x.v, convolved(documents, x.v), d.dv);
     with_head_sums(
         m,
-        [&](const auto& U, const auto& X, const auto& hq, const auto& hk) {
-          auto key = key_cotangents<P>(p.in.keys.rows, U, X, hq, hk);
+        [&](const auto&... sums) {
+          auto key = key_cotangents<P>(documents, p.in.keys.rows, KeySums<M, C, K>{sums...}, 1.f);
           conv_silu_backward(documents, x.q, p.in.q, prepared_backward(p.in.q.z, key.dq, options.scale));
           conv_silu_backward(documents, x.k, p.in.k, prepared_backward(p.in.k.z, key.dk, 1.f));
         },
-        d.U, d.X, d.hq, d.hk);
-    return d.sums;
+        d.key.U, d.key.X, d.key.h, d.key.I);
+    return d.gates;
   });
   m.stage(2, [&] {
-    auto d = gate_cotangents(documents, sums, p.beta, p.scores.gl);
+    auto d = gate_cotangents(documents, sums, p.scores, p.beta, 1.f);
     gates_backward(documents, x, p.g, p.beta, valid_rows(documents, d.dg), valid_rows(documents, d.dbeta));
     return 0;
   });

@@ -43,11 +43,14 @@ template <TileLike A> A l2_normalised(const A& y, f32 scale) {
   auto inverse = map([scale](auto s) { return rsqrt(s + l2_epsilon) * scale; }, sum_cols(y * y));
   return y * inverse;
 }
-// The cotangent of y from that of l2_normalised(y, scale).
+// The cotangent of y from that of x = l2_normalised(y, scale), perhaps rounded; inverse is what y was multiplied by, without the scale.
+template <TileLike A, TileLike I> A l2_normalised_backward(const A& x, const I& inverse, const A& d, f32 scale) {
+  auto along = sum_cols(d * x) * (1.f / (scale * scale));
+  return map([](auto d, auto x, auto along, auto factor) { return (d - x * along) * factor; }, d, x, along, inverse * scale);
+}
 template <TileLike A> A l2_normalised_backward(const A& y, const A& d, f32 scale) {
-  auto inverse = map([](auto s) { return rsqrt(s + l2_epsilon); }, sum_cols(y * y));
-  auto u = y * inverse;
-  return map([scale](auto d, auto u, auto along, auto inverse) { return (d - u * along) * (inverse * scale); }, d, u, sum_cols(d * u), inverse);
+  auto inverse = rsqrt(map([](auto s) { return s + l2_epsilon; }, sum_cols(y * y)));
+  return l2_normalised_backward(A(y * inverse), inverse, d, 1.f) * scale;
 }
 
 }  // namespace gdn

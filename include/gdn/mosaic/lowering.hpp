@@ -347,9 +347,10 @@ class Lowering {
       default: return b.op(trace::info(n.op).mosaic, in, none, type);
     }
   }
-  int matmul(int lhs, int rhs, int M, int N, Precision precision) {
+  int matmul(int lhs, int rhs, int M, int N, Precision precision, bool rhs_transposed = false) {
     return b.op("tpu.matmul", {lhs, rhs, b.splat({M, N}, Element::f32, 0)},
-                std::string("dimension_numbers = #tpu.dot_dimension_numbers<[1], [0], [0], [1], [0, 0, 1, 1], [], []>, ") +
+                std::string("dimension_numbers = #tpu.dot_dimension_numbers<[1], ") +
+                    (rhs_transposed ? "[1], [0], [0], [0, 0, 1, 0], [], []>, " : "[0], [0], [1], [0, 0, 1, 1], [], []>, ") +
                     (precision == Precision::f32 ? "precision = #tpu.contract_precision<fp32>, " : "") +
                     "transpose_lhs = false, transpose_lhs_hint = false, transpose_rhs = false",
                 vector_type({M, N}, Element::f32));

@@ -26,9 +26,9 @@ class Paired : Lowering {
       for (int i : n.in) {
         const bool later = n.stage > p[i].stage && (n.rows == 1 || n.cols == 1);
         if (p[i].op == Op::sum_rows && !(Passes::collected(p, i) && later)) return "a sum of rows is read where it is made, or is no head's; pairs collect them";
-        const bool columns = in_segments(p, i) && p[i].domain == Domain::value_head;
-        if (columns && n.op != Op::round && !(n.op == Op::dot && n.in[0] == i && n.in[1] != i)) return "columns side by side are not the left operand of a dot";
       }
+      if (n.op == Op::concat_cols && n.rows > 1 && !std::all_of(n.in.begin(), n.in.end(), [&](int i) { return p[i].cols == 64; }))
+        return "columns side by side are not 64 each";
       if (n.op == Op::sum_heads && x.ratio() > 1 && 2 * s.group % x.ratio()) return text("a group is ", 2 * s.group, " value heads; sums over ", x.ratio(), " need whole key heads");
       if (n.op == Op::store && p[n.in[0]].cols == 1 && n.cols == 1 && (heads < x.value_heads || n.element != Element::f32))
         return text("vectors are written for all heads at once, in f32; a step has ", heads, " of ", x.value_heads);
@@ -70,9 +70,11 @@ class Paired : Lowering {
     passes.scalars_by_rows();
     if (s.vectors_ahead) passes.vectors_ahead();
     passes.round_where_made();
+    passes.turn_narrow();
     passes.sort();
     mark_used();
     is_table_ = passes.tables();
+    find_segments();
     find_parts();
     find_phases();
     find_forms();
@@ -96,8 +98,6 @@ class Paired : Lowering {
  private:
   // part + k: the k-th 128 lanes of a paired tile. Chains of moves and pointwise work go part by part, so that few registers are live.
   enum Form { single, dup, paired, table, part };
-  // Columns side by side, perhaps rounded: in a pair [A B] is [A0 A1 B0 B1], which costs no moves.
-  static bool in_segments(const Program& p, int n) { return p[n].op == Op::concat_cols || (p[n].op == Op::round && p[p[n].in[0]].op == Op::concat_cols); }
   struct Piece {
     int value, rows;
     bool zero = false;  // has no text until somebody needs it
@@ -115,7 +115,7 @@ class Paired : Lowering {
   static constexpr int never = 1 << 20;
 
   int pairs_, ratio_;
-  std::vector<char> is_table_, has_parts_;
+  std::vector<char> is_table_, has_parts_, in_segments_;
   std::vector<int> dots_before_, phase_, phases_;
   std::vector<std::set<int>> forms_;
   std::map<std::tuple<int, int, int, int>, Tiles> made_;
@@ -149,11 +149,18 @@ class Paired : Lowering {
     phase_.assign(n, never);
     phases_.assign(p.stages, 0);
     std::vector<int> last(p.stages, 0);
-    for (int i = 0; i < n; i++) {
-      for (int j : p[i].in)
-        if (p[j].stage == p[i].stage) dots_before_[i] = std::max(dots_before_[i], dots_before_[j] + (p[j].op == Op::dot));
-      if (used[i] && per_head(i)) last[p[i].stage] = std::max(last[p[i].stage], dots_before_[i]);
-    }
+    auto count = [&] {
+      for (int i = 0; i < n; i++) {
+        for (int j : p[i].in)
+          if (p[j].stage == p[i].stage) dots_before_[i] = std::max(dots_before_[i], dots_before_[j] + (p[j].op == Op::dot));
+        if (used[i] && per_head(i)) last[p[i].stage] = std::max(last[p[i].stage], dots_before_[i]);
+      }
+    };
+    count();
+    for (int i = 0; i < n; i++)  // dots that are made as one wait for each other
+      if (used[i] && p[i].op == Op::dot)
+        for (int j : of_one_right(i)) dots_before_[i] = std::max(dots_before_[i], dots_before_[j]);
+    count();
     for (int i = n - 1; i >= 0; i--) {
       if (!used[i]) continue;
       const Node& q = p[i];
@@ -168,6 +175,20 @@ class Paired : Lowering {
       if (per_head(i) && in_groups(i) && e < never) phases_[q.stage] = std::max(phases_[q.stage], e + 1);
     }
   }
+  // Columns side by side that only left operands of dots are made of: in a pair [A B] is [A0 A1 B0 B1], which costs no moves.
+  void find_segments() {
+    in_segments_.assign(p.size(), 0);
+    auto left_only = [&](int n) {
+      return std::all_of(users[n].begin(), users[n].end(), [&](int u) { return p[u].op == Op::dot && p[u].in[0] == n && p[u].in[1] != n; });
+    };
+    for (int i = 0; i < p.size(); i++) {
+      if (p[i].op != Op::concat_cols || p[i].rows == 1 || p[i].domain != Domain::value_head) continue;
+      const bool rounded = std::all_of(users[i].begin(), users[i].end(), [&](int u) { return p[u].op == Op::round && left_only(u); });
+      in_segments_[i] = rounded || left_only(i);
+      if (rounded)
+        for (int u : users[i]) in_segments_[u] = 1;
+    }
+  }
   // Tiles of a value head of whole registers, made without crossing lanes.
   void find_parts() {
     has_parts_.assign(p.size(), 0);
@@ -176,7 +197,8 @@ class Paired : Lowering {
       if (q.domain != Domain::value_head || is_table_[i] || q.cols != 128) continue;
       const bool from_memory = q.op == Op::load && p.refs[q.ref].place != Place::sequence;
       const bool from_vector = q.op == Op::stretch && (p[q.in[0]].cols == q.cols || is_table_[q.in[0]] || p[q.in[0]].domain <= Domain::token);
-      has_parts_[i] = from_memory || from_vector || trace::elementwise(q.op) || q.op == Op::select || q.op == Op::rows || q.op == Op::concat;
+      has_parts_[i] = from_memory || from_vector || (trace::elementwise(q.op) && !in_segments_[i]) || q.op == Op::select || q.op == Op::rows || q.op == Op::concat ||
+                      (q.op == Op::concat_cols && !in_segments_[i]);
     }
   }
   // A tile that other tiles of its phase are made of, part by part, has no place of its own in the order.
@@ -205,14 +227,38 @@ class Paired : Lowering {
       for (int f : std::set<int>(forms_[i])) {
         if (q.op == Op::dot) {
           want(q.in[0], single);
-          want(q.in[1], p[q.in[0]].domain == Domain::value_head || f != single ? dup : single);
+          want(pushes_transposed(i) ? p[q.in[1]].in[0] : q.in[1], p[q.in[0]].domain == Domain::value_head || f != single ? dup : single);
         } else if (q.op == Op::transpose) {
           want(q.in[0], f == paired ? paired : single);
+        } else if (f == single && two_halves(i)) {
+          for (int j : q.in) want(j, dup);
         } else {
-          for (int j : q.in) want(j, f == paired ? dup : f);
+          for (int j : q.in) want(j, f != paired ? f : has_parts_[i] ? single : dup);
         }
       }
     }
+  }
+  // Tiles of a key head that fill the two halves of a register: chosen by lane from tiles which fill it twice.
+  bool two_halves(int n) const {
+    const Node& q = p[n];
+    return q.op == Op::concat_cols && q.domain == Domain::key_head && p[q.in[0]].cols == 64 && p[q.in[1]].cols == 64;
+  }
+  // The matrix unit transposes the right operand: twice the cycles of a push, and none of the unit that moves lanes.
+  bool pushes_transposed(int n) const {
+    const int r = p[n].in[1];
+    if (p[n].op != Op::dot || p[r].op != Op::transpose || p[r].stage != p[n].stage || p[r].domain != Domain::value_head || p[r].rows % 128) return false;
+    return p[r].cols >= s.push_transposed_from && std::all_of(users[r].begin(), users[r].end(), [&](int u) { return p[u].op == Op::dot && p[u].in[0] != r; });
+  }
+  // The dots of a pair that share their right operand, if the schedule makes them one: their rows are one left operand.
+  std::vector<int> of_one_right(int n) const {
+    std::vector<int> all{n};
+    if (!s.stack_dots || p[p[n].in[0]].domain != Domain::value_head || in_segments_[p[n].in[0]]) return all;
+    all.clear();
+    for (int u : users[p[n].in[1]])
+      if (p[u].op == Op::dot && p[u].in[1] == p[n].in[1] && p[u].stage == p[n].stage && p[u].precision == p[n].precision &&
+          p[p[u].in[0]].domain == Domain::value_head && !in_segments_[p[u].in[0]] && std::find(all.begin(), all.end(), u) == all.end())
+        all.push_back(u);
+    return all;
   }
   Form paired_or_single(const Node& store) const { return p.refs[store.ref].domain == Domain::value_head ? paired : single; }
 
@@ -323,7 +369,9 @@ class Paired : Lowering {
         return;
       }
       for (int f : forms_[n]) {
-        if (p[n].op == Op::dot && f == paired && s.join_narrow_dots && 2 * p[n].cols == 128) joined_dots(n, pairs);
+        if (p[n].op == Op::dot && f == paired && p[p[n].in[1]].domain == Domain::constant) dot_of_all(n, pairs);
+        else if (p[n].op == Op::dot && f == paired && of_one_right(n).size() > 1) stacked_dots(of_one_right(n), pair);
+        else if (p[n].op == Op::dot && f == paired && s.join_narrow_dots && 2 * p[n].cols == 128 && !pushes_transposed(n)) joined_dots(n, pairs);
         get(n, pair, static_cast<Form>(f));
       }
     };
@@ -645,7 +693,7 @@ class Paired : Lowering {
       case Op::dot: {
         auto [lhs, rhs] = dot_operands(n, pair, f);
         const int right = whole(rhs), left = whole(lhs);
-        return {{{matmul(left, right, lhs.rows(), rhs.width, q.precision), lhs.rows()}}, rhs.width, Element::f32};
+        return {{{product(n, left, right, lhs.rows(), rhs), lhs.rows()}}, columns(n, rhs), Element::f32};
       }
       case Op::transpose: return transposed(n, pair, f, rows, w);
       case Op::rows:
@@ -662,15 +710,36 @@ class Paired : Lowering {
       }
       case Op::concat_cols: {
         std::vector<int> in;
-        for (int j : q.in) in.push_back(whole(get(j, pair, operand_form(j, f))));
+        if (f == single && two_halves(n)) {
+          for (int j : q.in) in.push_back(whole(get(j, pair, dup)));
+          return as_one(halves_of(in[0], in[1], rows, q.element));
+        }
+        if (f >= part) {  // head h of the pair: from half h of both
+          const int upper = f - part;
+          for (int k = 0; k < 2; k++) {
+            const int v = whole(get(q.in[static_cast<std::size_t>(k)], pair, paired));
+            in.push_back(k == upper ? v : b.op("tpu.dynamic_rotate", {v, b.i32(64)}, "dimension = 1 : si32", b.type(v)));
+          }
+          return as_one(halves_of(in[0], in[1], rows, q.element));
+        }
+        const int halves = f == table ? 2 : 1;  // of rows of all heads every head's columns stay together
+        for (int h = 0; h < halves; h++)
+          for (int j : q.in) {
+            const int v = whole(get(j, pair, operand_form(j, f))), part = (f == table ? table_width(j) : width(j, f)) / halves;
+            in.push_back(cut(v, 0, rows, h * part, part, q.element));
+          }
         return as_one(beside(in, rows, w, q.element));
       }
       case Op::sum_cols: return f == table ? as_one(sums_of_rows(n)) : row_sums(n, pair, f);
       case Op::sum_heads: {
-        const Tiles halves = sum_of_pairs(n, pair);
-        const int v = whole(halves), lower = cut(v, 0, rows, 0, q.cols, q.element), upper = cut(v, 0, rows, q.cols, q.cols, q.element);
-        const int sum = added(lower, upper);
-        return as_one(f == single ? sum : beside({sum, sum}, rows, w, q.element));
+        const int v = whole(sum_of_pairs(n, pair));
+        if (q.cols % 128 == 0) {
+          const int lower = cut(v, 0, rows, 0, q.cols, q.element), upper = cut(v, 0, rows, q.cols, q.cols, q.element);
+          const int sum = added(lower, upper);
+          return as_one(f == single ? sum : beside({sum, sum}, rows, w, q.element));
+        }
+        const int other = b.op("tpu.dynamic_rotate", {v, b.i32(q.cols)}, "dimension = 1 : si32", b.type(v));
+        return as_one(cut(added(v, other), 0, rows, 0, w, q.element));  // both halves are the sum
       }
       case Op::cumsum: case Op::cumsum_within: case Op::sums_from: case Op::sums_before: return as_one(prefix_sums(n));
       case Op::diagonal_blocks: {
@@ -812,7 +881,7 @@ class Paired : Lowering {
     auto as_one = [&](int v) { return Tiles{{{v, rows}}, w, q.element}; };
     if (f == table && q.cols == 1) {  // rows [pairs, 2C] -> a column of every head [C, 128]
       int v = whole(get(q.in[0], pair, table));
-      if (pairs_ < 64) v = concat({v, zero(64 - pairs_, w, q.element)}, 0, {64, 2 * rows}, q.element);
+      if (pairs_ < 64) v = concat({v, zero(64 - pairs_, 2 * rows, q.element)}, 0, {64, 2 * rows}, q.element);
       v = transpose(v, {1, 0}, {2 * rows, 64}, q.element);
       return as_one(beside({cut(v, 0, rows, 0, 64, q.element), cut(v, rows, rows, 0, 64, q.element)}, rows, 128, q.element));
     }
@@ -820,7 +889,7 @@ class Paired : Lowering {
       const int v = transpose(whole(get(q.in[0], pair, table)), {1, 0}, {128, a.rows}, q.element);
       return as_one(beside({cut(v, 0, pairs_, 0, a.rows, q.element), cut(v, 64, pairs_, 0, a.rows, q.element)}, pairs_, w, q.element));
     }
-    if (a.op == Op::sum_heads && f == single) {  // sums of pairs are turned, and their halves then lie on top of each other
+    if (a.op == Op::sum_heads && a.cols % 128 && f == single) {  // sums of pairs are turned, and their halves then lie on top of each other
       const int v = transpose(whole(sum_of_pairs(q.in[0], pair)), {1, 0}, {2 * q.rows, q.cols}, q.element);
       const int upper = cut(v, 0, q.rows, 0, q.cols, q.element), lower = cut(v, q.rows, q.rows, 0, q.cols, q.element);
       return as_one(added(upper, lower));
@@ -832,6 +901,11 @@ class Paired : Lowering {
     const int lower = f == paired ? cut(v, 0, a.rows, a.cols, a.cols, q.element) : v;
     v = concat({upper, lower}, 0, {2 * a.rows, a.cols}, q.element);
     return as_one(transpose(v, {1, 0}, {a.cols, 2 * a.rows}, q.element));
+  }
+  // The lower lanes of one, the upper ones of the other.
+  int halves_of(int lower, int upper, int rows, Element e) {
+    const int mask = lane_mask(lane_set(128, [](int i) { return i < 64; }), rows);
+    return b.op("arith.select", {mask, lower, upper}, "", vector_type({rows, 128}, e));
   }
   int added(int l, int r) { return b.op("arith.addf", {l, r}, "fastmath = #arith.fastmath<none>", b.type(l)); }
   // The sum over a key head's pairs, in the order of a sum over its heads, which ends with the two halves.
@@ -964,7 +1038,7 @@ class Paired : Lowering {
   }
   // The same for every segment of the left operand's columns.
   Tiles diagonal_of_segments(int left, const Tiles& t) {
-    if (!in_segments(p, left)) return block_diagonal(t);
+    if (!in_segments_[left]) return block_diagonal(t);
     Tiles out{{}, t.width, t.element};
     int at = 0;
     for (int j : p[p[left].op == Op::round ? p[left].in[0] : left].in) {
@@ -978,9 +1052,43 @@ class Paired : Lowering {
     const int l = p[n].in[0], r = p[n].in[1];
     const bool pair_left = p[l].domain == Domain::value_head;
     Tiles lhs = get(l, pair, pair_left ? paired : single);
-    Tiles rhs = get(r, pair, p[r].domain == Domain::value_head ? paired : pair_left || f != single ? dup : single);
+    Tiles rhs = pushes_transposed(n) ? get(p[r].in[0], pair, paired) : get(r, pair, p[r].domain == Domain::value_head ? paired : pair_left || f != single ? dup : single);
     if (pair_left) rhs = diagonal_of_segments(l, rhs);
     return {lhs, rhs};
+  }
+  // Of the product with a right operand.
+  int columns(int n, const Tiles& rhs) const { return pushes_transposed(n) ? rhs.rows() : rhs.width; }
+  int product(int n, int left, int right, int rows, const Tiles& rhs) {
+    return matmul(left, right, rows, columns(n, rhs), p[n].precision, pushes_transposed(n));
+  }
+  void dot_of_rows(const std::vector<std::pair<int, int>>& dots) {  // (node, pair), of one right operand
+    const std::tuple key{dots[0].first, static_cast<int>(paired), dots[0].second, 0};
+    if (made_.count(key)) return;
+    std::vector<int> left, heights;
+    Tiles lhs, rhs;
+    for (auto [n, u] : dots) {
+      std::tie(lhs, rhs) = dot_operands(n, u, paired);
+      left.push_back(whole(lhs));
+      heights.push_back(lhs.rows());
+    }
+    const int n = dots[0].first, all = std::accumulate(heights.begin(), heights.end(), 0), N = columns(n, rhs);
+    const int stacked = concat(left, 0, {all, lhs.width}, lhs.element), right = whole(rhs);
+    const int v = product(n, stacked, right, all, rhs);
+    int row = 0;
+    for (std::size_t i = 0; i < dots.size(); i++) {
+      made_[{dots[i].first, static_cast<int>(paired), dots[i].second, 0}] = {{{cut(v, row, heights[i], 0, N, Element::f32), heights[i]}}, N, Element::f32};
+      row += heights[i];
+    }
+  }
+  void dot_of_all(int n, const std::vector<int>& pairs) {
+    std::vector<std::pair<int, int>> dots;
+    for (int u : pairs) dots.emplace_back(n, u);
+    dot_of_rows(dots);
+  }
+  void stacked_dots(const std::vector<int>& nodes, int pair) {
+    std::vector<std::pair<int, int>> dots;
+    for (int n : nodes) dots.emplace_back(n, pair);
+    dot_of_rows(dots);
   }
   // [A0; A1] x [B0 | B1]: of the product of two pairs the diagonal blocks are wanted, and the weights are pushed once.
   void joined_dots(int n, const std::vector<int>& pairs) {

@@ -86,6 +86,30 @@ class Passes {
       if (n.op == Op::round && !needed[n.in[0]]) n.stage = p[n.in[0]].stage;
   }
 
+  // Transposes of tiles that are rounded before or right after are done in bf16: half the registers.
+  void turn_narrow() {
+    const int count = p.size();
+    std::vector<char> only_rounded(static_cast<std::size_t>(count), 1);
+    for (int i = 0; i < count; i++)
+      for (int j : p[i].in)
+        if (p[i].op != Op::round || p[i].stage != p[j].stage) only_rounded[j] = 0;
+    std::map<int, int> narrow, rounded;
+    for (int i = 0; i < count; i++) {
+      const Node n = p[i];
+      if (n.op == Op::round && narrow.count(n.in[0])) rounded[i] = narrow[n.in[0]];
+      if (n.op != Op::transpose || vector(n) || n.rows % 16 || n.cols % 16 || n.element != Element::f32) continue;
+      const bool widened = p[n.in[0]].op == Op::extend;
+      if (!widened && !only_rounded[i]) continue;
+      p.stage = n.stage;
+      const int source = widened ? p[n.in[0]].in[0] : p.round(n.in[0]);
+      narrow[i] = p.add({.op = Op::transpose, .in = {source}, .rows = n.rows, .cols = n.cols, .element = Element::bf16});
+      if (widened) p.nodes[i] = {.op = Op::extend, .in = {narrow[i]}, .rows = n.rows, .cols = n.cols, .stage = n.stage, .domain = n.domain};
+    }
+    for (Node& n : p.nodes)
+      for (int& j : n.in)
+        if (auto at = rounded.find(j); at != rounded.end()) j = at->second;
+    sort();
+  }
   // A row that is the sum of a head's tile: collected from head to head, for later work on all of them.
   static bool collected(const trace::Program& p, int i) {
     return p[i].op == Op::sum_rows && p[i].domain == Domain::value_head && p[p[i].in[0]].rows > 1;

@@ -25,6 +25,8 @@ struct Schedule {
   bool vectors_ahead = false;       // per-head vectors are made one chunk before the first stage needs them, at this tick:
   int vectors_tick = 8;
   bool join_narrow_dots = true;     // 128-lane dots of two pairs as one of 256: for 256x256 matrix units
+  bool stack_dots = false;          // dots of a pair that share their right operand are one
+  int push_transposed_from = 1 << 20;  // the matrix unit transposes right operands of that many columns and more
   std::int64_t vmem_limit_bytes = 60ll << 20;
   // States that move from slot to slot have one buffer instead of two: less VMEM, and steps that wait for them.
   bool single_buffered_states = false;
