@@ -125,13 +125,16 @@ GateCotangents<M, C> gate_cotangents(const D& documents, const GateSums<M, C, V>
 // Of sums over the value heads.
 template <Precision P, class D, class M, class C, class K>
 KeyCotangents<M, C, K> key_cotangents(const D& documents, const Keys<M, C, K>& x, const KeySums<M, C, K>& sums, f32 scale) {
-  Tile<M, f32, C, C> U = same_document(documents, tril(scaled(sums.U, scale))), X = same_document(documents, tril<-1>(sums.X));
-  auto hT = transpose(sums.h);
-  auto half = [&](auto part) { return retyped<Tile<M, f32, C, K>>(rows<part * C::size, C::size>(hT)); };
-  auto hq = scaled(half(std::integral_constant<int, 0>{}), scale), hk = half(std::integral_constant<int, 1>{});
-  auto dq = map([](auto h, auto Uk) { return Uk + h; }, hq, product<P>(lower(U), x.k));
-  auto both = concat_cols(map([](auto X, auto XT) { return 0.f - (X + XT); }, X, transpose(X)), transpose(U));
-  auto dk = map([](auto I, auto h, auto d) { return d + (I - h); }, transpose(sums.I), hk, product<P>(both, concat_rows(x.k, x.q)));
+  Tile<M, f32, C, C> U = same_document(documents, tril(scaled(sums.U, scale)));
+  Tile<M, f32, C, C> X = same_document(documents, tril<-1>(map([](auto x) { return 0.f - x; }, sums.X)));  // -X'
+  auto h = transpose(as_operand<P>(sums.h));
+  auto dots = dot<P>(concat_rows(U, X), x.k);
+  auto half = [](const auto& t, auto part) { return retyped<Tile<M, f32, C, K>>(rows<part * C::size, C::size>(t)); };
+  constexpr std::integral_constant<int, 0> upper;
+  constexpr std::integral_constant<int, 1> lower;
+  auto dq = half(dots, upper) + scaled(half(h, upper), scale);
+  auto dk = map([](auto Xk, auto UTq, auto I, auto hk) { return (Xk + UTq) + (I - hk); }, half(dots, lower),
+                product<P>(transpose(concat_rows(X, U)), concat_rows(x.k, x.q)), transpose(as_operand<P>(sums.I)), half(h, lower));
   return {dq, dk};
 }
 

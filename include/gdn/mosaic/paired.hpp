@@ -230,6 +230,8 @@ class Paired : Lowering {
           want(pushes_transposed(i) ? p[q.in[1]].in[0] : q.in[1], p[q.in[0]].domain == Domain::value_head || f != single ? dup : single);
         } else if (q.op == Op::transpose) {
           want(q.in[0], f == paired ? paired : single);
+        } else if (const int inner = selected_twice(i); inner >= 0) {
+          for (int j : {q.in[0], p[inner].in[0], p[inner].in[1]}) want(j, f != paired ? f : has_parts_[i] ? single : dup);
         } else if (f == single && two_halves(i)) {
           for (int j : q.in) want(j, dup);
         } else {
@@ -796,11 +798,42 @@ class Paired : Lowering {
     while (p[n].op == Op::stretch) n = p[n].in[0];
     return is_scalar(n) ? n : -1;
   }
+  // The select whose result a select keeps in part, zeros elsewhere: one select of both masks.
+  int selected_twice(int n) const {
+    const auto or_zero = [&](int i) { return p[i].op == Op::select && !is_table_[i] && p.is_zero(p[i].in[2]) && p[i].domain >= Domain::key_head; };
+    const int inner = or_zero(n) ? p[n].in[1] : -1;
+    return inner >= 0 && or_zero(inner) && users[inner].size() == 1 && p[inner].stage == p[n].stage ? inner : -1;
+  }
+  // Rows of a mask: true or false everywhere, the same lanes in every row, or a value.
+  struct Mask {
+    enum { all, none, some_lanes, some } kind;
+    std::vector<bool> lanes;
+    int value;
+  };
+  Mask mask_rows(int n, int pair, Form f, int from, int count, int cols, int w) {
+    if (p[n].domain != Domain::constant) {
+      const int scalar = scalar_mask(n);
+      return {Mask::some, {}, scalar >= 0 ? scalar_value(scalar) : whole(rows_of(get(n, pair, operand_form(n, f)), from, count))};
+    }
+    bool all = true, none = true, by_lane = true;
+    std::vector<bool> lanes(static_cast<std::size_t>(w));
+    for (int i = 0; i < count; i++)
+      for (int j = 0; j < cols; j++) {
+        const bool m = evaluate(n, from + i, j);
+        all &= m;
+        none &= !m;
+        by_lane &= m == static_cast<bool>(evaluate(n, from, j));
+        if (i == 0)
+          for (int k = j; k < w; k += cols) lanes[k] = m;
+      }
+    if (all || none) return {all ? Mask::all : Mask::none, {}, -1};
+    if (by_lane) return {Mask::some_lanes, lanes, -1};
+    return {Mask::some, {}, static_mask(n, from, count, w, cols)};
+  }
   Tiles selected(int n, int pair, Form f, int w) {
     const Node q = p[n];
-    const std::vector<Tiles> in{tiles_of(q.in[1], pair, f, q.rows), tiles_of(q.in[2], pair, f, q.rows)};
-    const bool known = p[q.in[0]].domain == Domain::constant;
-    const int scalar = known ? -1 : scalar_mask(q.in[0]);
+    const int inner = selected_twice(n);
+    const std::vector<Tiles> in{tiles_of(inner >= 0 ? p[inner].in[1] : q.in[1], pair, f, q.rows), tiles_of(q.in[2], pair, f, q.rows)};
     Tiles out{{}, w, q.element};
     for (auto [from, count] : segments(in)) {
       const Piece yes = rows_of(in[0], from, count).pieces[0], no = rows_of(in[1], from, count).pieces[0];
@@ -808,39 +841,27 @@ class Paired : Lowering {
         out.pieces.push_back(yes);
         continue;
       }
-      int mask = -1;
-      if (known) {
-        bool all = true, none = true, by_lane = true;
-        std::vector<bool> lanes(static_cast<std::size_t>(w));
-        for (int i = 0; i < count; i++)
-          for (int j = 0; j < q.cols; j++) {
-            const bool m = evaluate(q.in[0], from + i, j);
-            all &= m;
-            none &= !m;
-            by_lane &= m == static_cast<bool>(evaluate(q.in[0], from, j));
-            if (i == 0)
-              for (int k = j; k < w; k += q.cols) lanes[k] = m;
-          }
-        if (all || none) {
-          out.pieces.push_back(all ? yes : no);
-          continue;
+      Mask mask = mask_rows(q.in[0], pair, f, from, count, q.cols, w);
+      if (inner >= 0) {
+        const Mask second = mask_rows(p[inner].in[0], pair, f, from, count, q.cols, w);
+        if (mask.kind == Mask::all || second.kind == Mask::none) mask = second;
+        else if (mask.kind != Mask::none && second.kind != Mask::all) {
+          const int l = mask_value(mask, count), r = mask_value(second, count);
+          mask = {Mask::some, {}, same_type("arith.andi", l, r)};
         }
-        if (by_lane && no.zero) {
-          out.pieces.push_back({on_lanes(lanes, yes.value, count, q.element), count});
-          continue;
-        }
-        mask = by_lane ? lane_mask(lanes, count) : static_mask(q.in[0], from, count, w, q.cols);
-      } else if (scalar >= 0) {
-        mask = scalar_value(scalar);
-      } else {
-        mask = whole(rows_of(get(q.in[0], 0, operand_form(q.in[0], f)), from, count));
       }
-      out.pieces.push_back({b.op("arith.select", {mask, value({yes.value, count, yes.zero}, in[0]), value({no.value, count, no.zero}, in[1])}, "",
-                                 vector_type({count, w}, q.element)),
-                            count});
+      if (mask.kind == Mask::all || mask.kind == Mask::none) {
+        out.pieces.push_back(mask.kind == Mask::all ? yes : no);
+      } else if (mask.kind == Mask::some_lanes && no.zero) {
+        out.pieces.push_back({on_lanes(mask.lanes, yes.value, count, q.element), count});
+      } else {
+        const int m = mask_value(mask, count), v = value({yes.value, count, yes.zero}, in[0]), other = value({no.value, count, no.zero}, in[1]);
+        out.pieces.push_back({b.op("arith.select", {m, v, other}, "", vector_type({count, w}, q.element)), count});
+      }
     }
     return out;
   }
+  int mask_value(const Mask& m, int rows) { return m.kind == Mask::some_lanes ? lane_mask(m.lanes, rows) : m.value; }
   Tiles stretched(int n, int pair, Form f, int rows, int w) {
     const Node q = p[n];
     const int y = q.in[0];
