@@ -14,23 +14,23 @@ template <class M, class C, class K, class V> struct CoreBackwardRefs {
   Ref<M, f32, C, One> dg, dbeta;
 };
 
-// q or k of a chunk as the rule reads it, and what its norm is divided by.
+// q or k of a chunk as the rule reads it, and what l2norm multiplied it by, if it is asked for.
 template <class M, class C, class K> struct PreparedKey {
   Tile<M, f32, C, K> x;
-  Column<M, f32, C> inverse;  // only with l2norm
+  Column<M, f32, C> factor;
 };
 template <Precision P, class D, class M, class C, class K>
 PreparedKey<M, C, K> prepared_for_backward(const D& documents, const Ref<M, f32, C, K>& r, const QueryOptions& options) {
   if (!options.normalise) return {prepared_key<P>(documents, r, options.scale, false), {}};
   auto y = valid_rows(documents, load(r));
-  auto inverse = rsqrt(map([](auto s) { return s + l2_epsilon; }, sum_cols(y * y)));
-  return {as_operand<P>(y * scaled(inverse, options.scale)), inverse};
+  auto factor = l2_factor(y, options.scale);
+  return {as_operand<P>(y * factor), factor};
 }
 // The cotangent of what the array holds from that of the prepared q or k.
 template <class D, class M, class C, class K>
 Tile<M, f32, C, K> prepared_key_backward(const D& documents, const PreparedKey<M, C, K>& p, const Tile<M, f32, C, K>& d, const QueryOptions& options) {
   if (!options.normalise) return valid_rows(documents, scaled(d, options.scale));
-  return valid_rows(documents, l2_normalised_backward(p.x, p.inverse, d, options.scale));
+  return valid_rows(documents, l2_normalised_backward(p.x, p.factor, d, options.scale));
 }
 
 template <Precision P, class D, class M, class C, class K, class V>

@@ -120,7 +120,10 @@ void layer_backward_head(M& m, const D& documents, const LayerBackwardRefs<M, C,
   };
   auto prepared = [&](const auto& z, f32 scale) { return as_operand<P>(options.normalise ? l2_normalised(silu(z), scale) : silu(z) * scale); };
   auto prepared_backward = [&](const auto& z, const auto& d, f32 scale) {
-    return options.normalise ? l2_normalised_backward(silu(z), d, scale) : d * scale;
+    if (!options.normalise) return d * scale;
+    auto y = silu(z);
+    auto factor = l2_factor(y, scale);
+    return l2_normalised_backward(y * factor, factor, d, scale);
   };
   auto p = m.stage(0, [&] {
     auto in = m.per_key_head([&] {

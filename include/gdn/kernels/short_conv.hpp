@@ -39,18 +39,14 @@ template <class M, class C, class W> Tile<M, f32, Row<tail_rows>, W> tail_of(con
   return retyped<Tile<M, f32, Row<tail_rows>, W>>(rows<C::size - tail_rows, tail_rows>(x));
 }
 
-template <TileLike A> A l2_normalised(const A& y, f32 scale) {
-  auto inverse = map([scale](auto s) { return rsqrt(s + l2_epsilon) * scale; }, sum_cols(y * y));
-  return y * inverse;
+template <TileLike A> auto l2_factor(const A& y, f32 scale) {
+  return map([scale](auto s) { return rsqrt(s + l2_epsilon) * scale; }, sum_cols(y * y));
 }
-// The cotangent of y from that of x = l2_normalised(y, scale), perhaps rounded; inverse is what y was multiplied by, without the scale.
-template <TileLike A, TileLike I> A l2_normalised_backward(const A& x, const I& inverse, const A& d, f32 scale) {
+template <TileLike A> A l2_normalised(const A& y, f32 scale) { return y * l2_factor(y, scale); }
+// The cotangent of y from that of x = y factor, x perhaps rounded; factor is l2_factor(y, scale).
+template <TileLike A, TileLike F> A l2_normalised_backward(const A& x, const F& factor, const A& d, f32 scale) {
   auto along = sum_cols(d * x) * (1.f / (scale * scale));
-  return map([](auto d, auto x, auto along, auto factor) { return (d - x * along) * factor; }, d, x, along, inverse * scale);
-}
-template <TileLike A> A l2_normalised_backward(const A& y, const A& d, f32 scale) {
-  auto inverse = rsqrt(map([](auto s) { return s + l2_epsilon; }, sum_cols(y * y)));
-  return l2_normalised_backward(A(y * inverse), inverse, d, 1.f) * scale;
+  return map([](auto d, auto x, auto along, auto factor) { return (d - x * along) * factor; }, d, x, along, factor);
 }
 
 }  // namespace gdn

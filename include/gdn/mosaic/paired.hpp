@@ -800,7 +800,10 @@ class Paired : Lowering {
   }
   // The select whose result a select keeps in part, zeros elsewhere: one select of both masks.
   int selected_twice(int n) const {
-    const auto or_zero = [&](int i) { return p[i].op == Op::select && !is_table_[i] && p.is_zero(p[i].in[2]) && p[i].domain >= Domain::key_head; };
+    const auto or_zero = [&](int i) {
+      return p[i].op == Op::select && !is_table_[i] && p.is_zero(p[i].in[2]) && p[i].domain >= Domain::key_head &&
+             (p[p[i].in[0]].domain == Domain::constant || scalar_mask(p[i].in[0]) < 0);
+    };
     const int inner = or_zero(n) ? p[n].in[1] : -1;
     return inner >= 0 && or_zero(inner) && users[inner].size() == 1 && p[inner].stage == p[n].stage ? inner : -1;
   }
@@ -888,6 +891,7 @@ class Paired : Lowering {
       const int v = spread(whole(get(y, pair, table)), p[y].rows, pair, q.cols);
       return as_one(broadcast(v, {rows, w}, q.element));
     }
+    if (in_all_lanes(y, single) && q.cols == 128 && f != dup && lags(y, stage_)) return as_one(reloaded_lanes(y, pair, single));
     const int v = whole(get(y, pair, operand_form(y, f)));
     if (p[y].cols == 1 && operand_form(y, f) == paired) {  // one column a half
       std::vector<int> halves;
@@ -895,6 +899,12 @@ class Paired : Lowering {
       return as_one(beside(halves, rows, w, q.element));
     }
     return as_one(broadcast(v, {rows, w}, q.element));
+  }
+  // A key head's column is kept in every lane of its registers: the reader need not spread it.
+  bool in_all_lanes(int n, Form f) const { return f == single && p[n].domain == Domain::key_head && p[n].cols == 1 && p[n].rows > 1 && !is_table_[n]; }
+  int reloaded_lanes(int n, int pair, Form f) {
+    const int at = ring_slot(n, f, pair, delay(stage_) - delay(p[n].stage));
+    return load(ring(n, f), {at, b.index(0), b.index(0)}, {p[n].rows, 128}, p[n].element, 3);
   }
   Tiles transposed(int n, int pair, Form f, int rows, int w) {
     const Node q = p[n];
@@ -914,6 +924,18 @@ class Paired : Lowering {
       const int v = transpose(whole(sum_of_pairs(q.in[0], pair)), {1, 0}, {2 * q.rows, q.cols}, q.element);
       const int upper = cut(v, 0, q.rows, 0, q.cols, q.element), lower = cut(v, q.rows, q.rows, 0, q.cols, q.element);
       return as_one(added(upper, lower));
+    }
+    if (f == paired && a.rows == 64 && a.cols == 64 && s.group % 2 == 0 && (pair | 1) < pairs_) {
+      // [A B] on top of [C D], turned, is [A C] on top of [B D]: one turn for two pairs.
+      const int first = pair & ~1;
+      std::vector<int> both;
+      for (int u : {first, first | 1}) both.push_back(whole(get(q.in[0], u, paired)));
+      const int v = transpose(concat(both, 0, {128, 128}, q.element), {1, 0}, {128, 128}, q.element);
+      const int ac = cut(v, 0, 64, 0, 128, q.element), bd = cut(v, 64, 64, 0, 128, q.element);
+      auto swapped = [&](int t) { return b.op("tpu.dynamic_rotate", {t, b.i32(64)}, "dimension = 1 : si32", b.type(t)); };
+      const int ab = halves_of(ac, swapped(bd), 64, q.element), cd = halves_of(swapped(ac), bd, 64, q.element);
+      made_[{n, static_cast<int>(paired), pair ^ 1, 0}] = {{{pair == first ? cd : ab, rows}}, w, q.element};
+      return as_one(pair == first ? ab : cd);
     }
     // Both halves at once: the tile on top of itself, or its halves on top of each other.
     int v = whole(get(q.in[0], pair, f == paired ? paired : single));
@@ -1149,7 +1171,7 @@ class Paired : Lowering {
     const int slots = slots_of(n);
     if (fresh) {
       at->second = f == table ? scratch({slots, table_rows(n), table_width(n)}, q.element)
-                              : scratch({slots * units_of(q.domain), q.rows, width(n, f)}, q.element);
+                              : scratch({slots * units_of(q.domain), q.rows, in_all_lanes(n, f) ? 128 : width(n, f)}, q.element);
       rings_.push_back(at->second);
     }
     return at->second;
@@ -1166,8 +1188,8 @@ class Paired : Lowering {
   }
   void keep(int n, int pair, Form f) {
     note(n);
-    const int rows = f == table ? table_rows(n) : p[n].rows, w = f == table ? table_width(n) : width(n, f);
-    const int v = whole(get(n, pair, f));
+    const int rows = f == table ? table_rows(n) : p[n].rows, w = f == table ? table_width(n) : in_all_lanes(n, f) ? 128 : width(n, f);
+    const int v = broadcast(whole(get(n, pair, f)), {rows, w}, p[n].element);
     const int at = ring_slot(n, f, pair, 0);
     store(ring(n, f), {at, b.index(0), b.index(0)}, v, {rows, w}, p[n].element);
   }
