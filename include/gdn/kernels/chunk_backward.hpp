@@ -93,7 +93,8 @@ HeadCotangents<M, C, K, V> head_cotangents(const D& documents, const BackwardRef
   auto b = as_row(beta), gf = as_row(s.gf);
 
   auto dx = dot<P>(s.to_dx, concat_rows(d_out, dot<P>(x.rows.k, dS)));
-  auto to_dS = concat_cols(x.qT * scaled(gf, scale), x.kT * map([](auto gf) { return 0.f - gf; }, gf));
+  auto read = as_operand<P>(scaled(gf, scale)), forgotten = as_operand<P>(map([](auto gf) { return 0.f - gf; }, gf));
+  auto to_dS = concat_cols(x.qT * read, x.kT * forgotten);
   store(refs.d_state, map([](auto gl, auto dS, auto added) { return gl * dS + added; }, s.gl, dS, product<P>(to_dS, concat_rows(d_out, dx))));
 
   auto rT = transpose(r);
@@ -134,7 +135,7 @@ KeyCotangents<M, C, K> key_cotangents(const D& documents, const Keys<M, C, K>& x
   constexpr std::integral_constant<int, 1> lower;
   auto dq = half(dots, upper) + scaled(half(h, upper), scale);
   auto dk = map([](auto Xk, auto UTq, auto I, auto hk) { return (Xk + UTq) + (I - hk); }, half(dots, lower),
-                product<P>(transpose(concat_rows(X, U)), concat_rows(x.k, x.q)), transpose(as_operand<P>(sums.I)), half(h, lower));
+                product<P>(transpose(concat_rows(X, U)), concat_rows(x.k, x.q)), transpose(sums.I), half(h, lower));
   return {dq, dk};
 }
 

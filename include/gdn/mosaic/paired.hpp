@@ -51,6 +51,7 @@ class Paired : Lowering {
       s.delay.insert(s.delay.begin(), 0);
       for (int& o : s.order) o++;
       s.order.insert(s.order.begin(), 0);
+      if (!s.start.empty()) s.start.insert(s.start.begin(), 0);
     }
     pairs_ = s.heads_per_step / 2;
     ratio_ = x.ratio();
@@ -70,6 +71,7 @@ class Paired : Lowering {
     passes.scalars_by_rows();
     if (s.vectors_ahead) passes.vectors_ahead();
     passes.round_where_made();
+    if (s.multiply_narrow) passes.multiply_narrow();
     passes.turn_narrow();
     passes.sort();
     mark_used();
@@ -272,9 +274,10 @@ class Paired : Lowering {
       groups.emplace_back();
       for (int k = u; k < std::min(pairs_, u + s.group); k++) groups.back().push_back(k);
     }
-    std::vector<int> first(p.stages, 0);  // tick of a stage's first phase
+    std::vector<int> first = s.start;  // tick of a stage's first phase
+    first.resize(static_cast<std::size_t>(p.stages), 0);
     for (int k = 1; k < p.stages; k++)
-      if (delay(k) == delay(k - 1)) first[k] = first[k - 1] + phases_[k - 1];
+      if (delay(k) == delay(k - 1)) first[k] += first[k - 1] + phases_[k - 1];
     struct Event {
       int tick, order, phase, stage, group;
       auto operator<=>(const Event&) const = default;
@@ -283,7 +286,10 @@ class Paired : Lowering {
     for (int g = 0; g < static_cast<int>(groups.size()); g++)
       for (int k = 0; k < p.stages; k++)
         for (int i = 0; i < phases_[k]; i++) events.push_back({first[k] + g + i, s.order[k], i, k, g});
-    if (s.vectors_ahead) events.push_back({s.vectors_tick, p.stages, 0, -1, 0});
+    const int all_groups = static_cast<int>(groups.size());
+    if (s.vectors_ahead) events.push_back({s.vectors_tick, p.stages, 0, 0, all_groups});
+    for (int k = 0; k < p.stages; k++)
+      if (waits(k)) events.push_back({first[k] + all_groups - 1, -1, 0, k, all_groups});
     std::sort(events.begin(), events.end());
 
     // What stage k of a group keeps for later is stored once the later stages have read the old value: one slot, no false dependence.
@@ -310,16 +316,14 @@ class Paired : Lowering {
             for (int u : groups[g]) keep(n, u, static_cast<Form>(f));
     };
     for (const Event& e : events) {
-      if (e.stage < 0) {
-        make_tables(0);
+      if (e.group == all_groups) {
+        make_tables(e.stage);
         continue;
       }
       emit(e.stage, e.phase, groups[e.group]);
       done[{e.stage, e.group}] = e.phase + 1;
       for (int k = 0; k < p.stages; k++) keep_when_read(k, e.group);
     }
-    for (int k = 0; k < p.stages; k++)
-      if (waits(k)) make_tables(k);
     for (int n = 0; n < p.size(); n++)
       if (used[n] && !in_groups(n) && saved(n)) {
         stage_ = p[n].stage;
@@ -667,6 +671,10 @@ class Paired : Lowering {
     auto operand = [&](int k) -> const Tiles& { return get(q.in[static_cast<std::size_t>(k)], pair, f == table ? table : operand_form(q.in[static_cast<std::size_t>(k)], f)); };
     if (f == table && trace::elementwise(q.op)) return table_elementwise(n, rows, w);
     if (q.domain == Domain::token && (q.rows == 1 || q.cols == 1)) return as_one(token_vector(n, q.rows > 1, w));
+    if (q.op == Op::round && p[q.in[0]].op == Op::stretch && is_table_[p[q.in[0]].in[0]] && p[p[q.in[0]].in[0]].rows == 1) {
+      const int row = b.op("arith.truncf", {lanes_of_row(p[q.in[0]].in[0], pair, f)}, "", vector_type({1, w}, Element::bf16));
+      return as_one(broadcast(row, {rows, w}, Element::bf16));
+    }
     if (trace::elementwise(q.op)) {
       if (q.op == Op::extend && p[q.in[0]].op == Op::load && is_table_[n]) return operand(0);
       std::vector<Tiles> in;

@@ -86,6 +86,19 @@ class Passes {
       if (n.op == Op::round && !needed[n.in[0]]) n.stage = p[n.in[0]].stage;
   }
 
+  // A product of two numbers of bf16, rounded to it, is their product in bf16.
+  void multiply_narrow() {
+    const int count = p.size();
+    for (int i = 0; i < count; i++) {
+      const Node n = p[i], m = p[n.in.empty() ? i : n.in[0]];
+      if (n.op != Op::round || m.op != Op::mul || vector(n) || !p.exact_in_bf16(m.in[0]) || !p.exact_in_bf16(m.in[1])) continue;
+      p.stage = n.stage;
+      std::vector<int> in;
+      for (int j : m.in) in.push_back(p.round(j));
+      p.nodes[i] = {.op = Op::mul, .in = in, .rows = n.rows, .cols = n.cols, .element = Element::bf16, .stage = n.stage, .domain = n.domain};
+    }
+    sort();
+  }
   // Transposes of tiles that are rounded before or right after are done in bf16: half the registers.
   void turn_narrow() {
     const int count = p.size();
@@ -97,6 +110,11 @@ class Passes {
     for (int i = 0; i < count; i++) {
       const Node n = p[i];
       if (n.op == Op::round && narrow.count(n.in[0])) rounded[i] = narrow[n.in[0]];
+      if (n.op == Op::concat_cols && std::all_of(n.in.begin(), n.in.end(), [&](int j) { return p[j].op == Op::extend; })) {
+        p.stage = n.stage;
+        const int beside = p.add({.op = Op::concat_cols, .in = {p[n.in[0]].in[0], p[n.in[1]].in[0]}, .rows = n.rows, .cols = n.cols, .element = Element::bf16});
+        p.nodes[i] = {.op = Op::extend, .in = {beside}, .rows = n.rows, .cols = n.cols, .stage = n.stage, .domain = n.domain};
+      }
       if (n.op != Op::transpose || vector(n) || n.rows % 16 || n.cols % 16 || n.element != Element::f32) continue;
       const bool widened = p[n.in[0]].op == Op::extend;
       if (!widened && !only_rounded[i]) continue;
@@ -108,7 +126,7 @@ class Passes {
     for (Node& n : p.nodes)
       for (int& j : n.in)
         if (auto at = rounded.find(j); at != rounded.end()) j = at->second;
-    sort();
+    widen_late();
   }
   // A row that is the sum of a head's tile: collected from head to head, for later work on all of them.
   static bool collected(const trace::Program& p, int i) {

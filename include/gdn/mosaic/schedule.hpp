@@ -22,9 +22,11 @@ struct Schedule {
   int group = 2;                    // pairs that move through the stages together
   std::vector<int> delay{0, 0, 0};  // chunks by which each stage of the kernel lags; {0, 1, 2}: skewed
   std::vector<int> order{0, 1, 2};  // of the stages within one tick
+  std::vector<int> start{};         // ticks by which the first group of each stage waits; none: 0
   bool vectors_ahead = false;       // per-head vectors are made one chunk before the first stage needs them, at this tick:
   int vectors_tick = 8;
   bool join_narrow_dots = true;     // 128-lane dots of two pairs as one of 256: for 256x256 matrix units
+  bool multiply_narrow = false;     // products of numbers of bf16 that are rounded to it: in bf16
   bool stack_dots = false;          // dots of a pair that share their right operand are one
   int push_transposed_from = 1 << 20;  // the matrix unit transposes right operands of that many columns and more
   std::int64_t vmem_limit_bytes = 60ll << 20;

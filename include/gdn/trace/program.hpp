@@ -144,7 +144,8 @@ struct Program {
       n.element = Element::bf16;
       return add(n);
     }
-    if (narrow && n.op == Op::concat && std::all_of(n.in.begin(), n.in.end(), [&](int j) { return nodes[j].rows % 16 == 0; })) {
+    if (narrow && (n.op == Op::concat_cols ||
+                   (n.op == Op::concat && std::all_of(n.in.begin(), n.in.end(), [&](int j) { return nodes[j].rows % 16 == 0; })))) {
       for (int& j : n.in) j = round(j);
       n.element = Element::bf16;
       return add(n);
