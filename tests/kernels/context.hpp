@@ -117,8 +117,8 @@ template <class Row> Outputs on_ranks(int ranks, Row r, bool states) {
   return r.outputs();
 }
 
-// Documents that end at cuts, cross several, and padding that fills a part.
+// Documents that end at cuts, cross several, an id that comes again right before a cut, and padding that fills a part.
 inline const std::vector<i32> no_documents, documents = document_ids({{1, 100}, {2, 28}, {3, 30}, {0, 40}, {3, 10}, {4, 48},
-                                                                      {0, 70}, {1, 60}, {2, 1}, {3, 61}, {0, 64}});
+                                                                      {0, 70}, {1, 56}, {2, 1}, {1, 4}, {3, 61}, {0, 64}});
 
 }  // namespace gdn::test::context_parallel

@@ -22,13 +22,19 @@ template <class F> void for_halo(const Sizes<3>& shape, std::int64_t T, F f) {
   for (std::int64_t b = 0; b < shape[0]; b++)
     for (std::int64_t i = 0; i < shape[1]; i++) f(b, i, T - shape[1] + i);
 }
+// Those of the part's last document. An id may have been another document's before.
 template <class Act> std::vector<char> halo_rows(const LayerArrays<Act>& x, const Sizes<3>& shape, std::int64_t T) {
-  const auto ends = ends_of(x.ids, shape[0], T);
-  std::vector<char> rows;
-  for_halo(shape, T, [&](std::int64_t b, std::int64_t, std::int64_t t) {
-    const Ends& e = ends[static_cast<std::size_t>(b)];
-    rows.push_back(!x.ids || (e.any && x.ids.data[b * x.ids.strides[0] + t * x.ids.strides[1]] == e.last));
-  });
+  std::vector<char> rows(static_cast<std::size_t>(shape[0] * shape[1]), !x.ids);
+  for (std::int64_t b = 0; x.ids && b < shape[0]; b++) {
+    i32 last = 0;
+    for (std::int64_t i = shape[1]; i-- > 0;) {
+      const i32 id = x.ids.data[b * x.ids.strides[0] + (T - shape[1] + i) * x.ids.strides[1]];
+      if (id <= 0) continue;
+      if (last == 0) last = id;
+      if (id != last) break;
+      rows[static_cast<std::size_t>(b * shape[1] + i)] = 1;
+    }
+  }
   return rows;
 }
 // The last inputs of the rank before, or the caller's.

@@ -41,6 +41,8 @@ struct Module {
   }
   // What goes into the custom call: serialised Mosaic of version 13 as text.
   std::string stable() const { return "module attributes {stable_mosaic.version = 13 : i64} {\n" + mosaic::stable(marked) + "}\n"; }
+  // The custom call's backend_config: JSON, with that text in it.
+  std::string backend_config() const;
   // A complete StableHLO program that a PJRT client compiles as it is.
   std::string program() const;
 
@@ -68,8 +70,21 @@ inline std::string base64(std::string_view bytes) {
   return out;
 }
 
+inline std::string Module::backend_config() const {
+  std::string in, out;  // every array stays in HBM
+  const auto color = [](std::string& s, const std::string& array) { s += (s.empty() ? "{" : ", {") + array + "}"; };
+  for (std::size_t i = static_cast<std::size_t>(prefetched); i < inputs.size(); i++)
+    color(in, "\"operand_index\": " + number(static_cast<long>(i)) + ", \"color\": 0");
+  for (std::size_t i = 0; i < outputs.size(); i++)
+    color(out, "\"color\": 0" + (outputs.size() == 1 ? "" : ", \"shape_index\": [" + number(static_cast<long>(i)) + "]"));
+  return "{\"custom_call_config\": {\"body\": \"" + base64(stable()) +
+         "\", \"serialization_format\": 1, \"needs_layout_passes\": true, \"disable_bounds_checks\": true, \"input_memory_space_colors\": [" + in +
+         "], \"output_memory_space_colors\": [" + out + "]}, \"scoped_memory_configs\": [{\"memory_space\": 1, \"offset\": 0, \"size\": " +
+         number(vmem_limit_bytes) + "}]}";
+}
+
 inline std::string Module::program() const {
-  std::string operands, operand_types, results, layouts_in, layouts_out, arguments, returned, colors;
+  std::string operands, operand_types, results, layouts_in, layouts_out, arguments, returned;
   auto row_major = [](const Shape& s) {
     std::vector<int> order;
     for (int i = static_cast<int>(s.size()) - 1; i >= 0; i--) order.push_back(i);
@@ -81,33 +96,23 @@ inline std::string Module::program() const {
   }
   for (std::size_t i = 0; i < inputs.size(); i++) {
     const Argument& a = inputs[i];
-    const std::string n = number(static_cast<long>(i));
     join(operands, "%" + a.name);
     join(operand_types, tensor_type(a.shape, a.element));
     join(layouts_in, row_major(a.shape));
-    if (static_cast<int>(i) >= prefetched) join(colors, "{\\22operand_index\\22: " + n + ", \\22color\\22: 0}");
   }
   for (auto& a : outputs) {
     join(results, tensor_type(a.shape, a.element));
     join(layouts_out, row_major(a.shape));
   }
   const bool one = outputs.size() == 1;
-  std::string out_colors;
-  for (std::size_t i = 0; i < outputs.size(); i++) {
-    const std::string n = number(static_cast<long>(i));
-    join(returned, one ? "%result" : "%result#" + n);
-    join(out_colors, one ? "{\\22color\\22: 0}" : "{\\22color\\22: 0, \\22shape_index\\22: [" + n + "]}");
-  }
+  for (std::size_t i = 0; i < outputs.size(); i++) join(returned, one ? "%result" : "%result#" + number(static_cast<long>(i)));
   std::string aliases;
   for (auto [output, input] : updates)
     join(aliases, "#stablehlo.output_operand_alias<output_tuple_indices = [" + (one ? "" : number(static_cast<long>(output))) +
                       "], operand_index = " + number(static_cast<long>(input)) + ", operand_tuple_indices = []>");
   if (!aliases.empty()) aliases = ", output_operand_aliases = [" + aliases + "]";
-  const std::string config = "{\\22custom_call_config\\22: {\\22body\\22: \\22" + base64(stable()) +
-                             "\\22, \\22serialization_format\\22: 1, \\22needs_layout_passes\\22: true, \\22disable_bounds_checks\\22: true, "
-                             "\\22input_memory_space_colors\\22: [" + colors + "], \\22output_memory_space_colors\\22: [" + out_colors +
-                             "]}, \\22scoped_memory_configs\\22: [{\\22memory_space\\22: 1, \\22offset\\22: 0, \\22size\\22: " +
-                             number(vmem_limit_bytes) + "}]}";
+  std::string config;
+  for (char c : backend_config()) config += c == '"' ? "\\22" : std::string(1, c);
   return "module @" + name + " {\n  func.func public @main(" + arguments + ") -> (" + results + ") {\n    %result" +
          (one ? "" : ":" + number(static_cast<long>(outputs.size()))) + " = stablehlo.custom_call @tpu_custom_call(" + operands +
          ") {api_version = 1 : i32, kernel_name = \"" + name + "\", operand_layouts = [" + layouts_in + "], result_layouts = [" +
