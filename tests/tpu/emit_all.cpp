@@ -288,14 +288,19 @@ template <class Act> void parts(Writer& w) {
   }
 }
 
-template <class Act> void norms(Writer& w, const std::string& what, const Sizes& n, const Schedule& s) {
+// Norms; the backward with the norms that the forward kept, and without.
+template <class Act> void norms(Writer& w, const std::string& what, const Sizes& n, const std::string& without) {
   const auto rows = [&] { return shaped<const Act>({n.B, n.T, n.Hv, 128}); };
   const auto results = [&] { return shaped<Act>({n.B, n.T, n.Hv, 128}); };
   const auto weights = shaped<const f32>({128});
-  w.write(type_name<Act>, what, s, [&](auto& m) { gated_norm(m, GatedNormArrays<Act>{rows(), rows(), weights, results()}); });
-  w.write(type_name<Act>, what, s, [&](auto& m) {
-    gated_norm_backward(m, GatedNormBackwardArrays<Act>{rows(), rows(), rows(), weights, results(), results(), shaped<f32>({n.B, n.Hv, 128})});
-  });
+  for (bool kept : {true, false}) {
+    const std::string name = kept ? what : without;
+    GatedNormArrays<Act> a{rows(), rows(), weights, results()};
+    GatedNormBackwardArrays<Act> b{rows(), rows(), rows(), weights, results(), results(), shaped<f32>({n.B, n.Hv, 128})};
+    if (kept) a.inverse = shaped<f32>({n.B, n.T, n.Hv}), b.inverse = shaped<const f32>({n.B, n.T, n.Hv});
+    w.write(type_name<Act>, name, Schedule::lifted(), [&](auto& m) { gated_norm<128, 256>(m, a); });
+    w.write(type_name<Act>, name, Schedule::lifted(), [&](auto& m) { gated_norm_backward(m, b); });
+  }
 }
 
 // The scans of context parallelism, and the parts of their trees.
@@ -382,7 +387,7 @@ void full_size(Writer& w) {
   });
   w.backward_of_core<Head128, bf16>("full_size", Schedule::lifted(), large, {.residuals = true});
   scans<Precision::bf16x3, bf16>(w, "full_size", large, false, fastest("state_gradient"));
-  norms<bf16>(w, "full_size", {.T = 16384, .Hv = 64}, Schedule::lifted(32));
+  norms<bf16>(w, "full_size", {.T = 16384, .Hv = 64}, "full_size_without");
 }
 
 }  // namespace
@@ -404,7 +409,8 @@ int main(int argc, char** argv) try {
   const Schedule fast = Schedule::fastest("state_gradient", mosaic::Target::tpu7x);
   scans<Precision::bf16x3, bf16>(w, "documents", {.T = 300, .B = 2}, true, fast);
   scans<Precision::f32, f32>(w, "documents", {.T = 300}, true, Schedule::lifted());
-  norms<f32>(w, "ragged", {.T = 150, .B = 2}, Schedule::lifted());
+  norms<f32>(w, "ragged", {.T = 150, .B = 2}, "ragged_without");
+  norms<bf16>(w, "", {.T = 512}, "without");
   rows<bf16, 1024, 4096>(w, "limit", 225280, true);
   rows<bf16, 1024, 4096>(w, "", 225280, false);
   rows<bf16, 256, 256>(w, "ragged", 700, false, true);
