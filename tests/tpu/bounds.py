@@ -17,7 +17,9 @@ BOUNDS = {
     "layer_forward.bf16.skewed.full_size": (12_000, 12_800),
     "layer_forward_states.bf16.skewed.full_size": (10_000, 10_700),
     "transition.bf16.p3.skewed.full_size": (115 * HEADS, 126 * HEADS),
+    "transition.bf16.p3.skewed.full_size_norm": (115 * HEADS, 126 * HEADS),
     "state_gradient.bf16.p3.skewed.full_size": (160 * HEADS, 176 * HEADS),
+    "state_gradient.bf16.p3.skewed.full_size_norm": (160 * HEADS, 176 * HEADS),
     "backward.bf16.lifted.full_size": (350 * HEADS, 385 * HEADS),
 }
 # program: bytes that a grid step reads and writes

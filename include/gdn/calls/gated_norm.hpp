@@ -22,73 +22,50 @@ template <class Act> struct GatedNormBackwardArrays {
 
 namespace detail {
 
-template <class M, class C, class W> RowTiles<norm_rows, M, C, W> bind_norm_rows(Binding<M>& b, const char* name, const auto& v, Use use) {
-  return bind_row_tiles<norm_rows, M, C, W>(b, b.array(name, use, v), use);
-}
-template <class W, class M> Ref<M, f32, One, W> bind_shared_weights(Binding<M>& b, const View<const f32, 1>& w) {
-  return b.template ref<f32, One, W>(b.array("w", Use::in, View<const f32, 2>(w.data, {1, w.shape[0]}, {0, w.strides[0]})), Place::weights, Use::in, Domain::token);
-}
-
-template <int Tokens, int Width, class Act> struct GatedNormCall {
+// Of either direction, by its arrays.
+template <int Tokens, int Width, class Arrays> struct GatedNormCall {
+  static constexpr bool gradients = requires(const Arrays& a) { a.dy; };
   using C = Chunk<Tokens>;
   using W = Lane<Width>;
   const char* name;
-  const GatedNormArrays<Act>& x;
+  const Arrays& x;
   Extent extent;
   f32 epsilon;
   DocumentPlan plan;
 
   template <class M> struct Refs {
-    GatedNormRefs<M, C, W> norm;
+    std::conditional_t<gradients, GatedNormBackwardRefs<M, C, W>, GatedNormRefs<M, C, W>> norm;
     DocumentRefs<M, C> documents;
   };
   template <class M> Refs<M> bind(M& m) const {
     Binding<M> b{m};
     Refs<M> r;
-    r.norm.x = bind_norm_rows<M, C, W>(b, "x", x.x, Use::in);
-    r.norm.z = bind_norm_rows<M, C, W>(b, "z", x.z, Use::in);
-    r.norm.w = bind_shared_weights<W>(b, x.w);
-    r.norm.y = bind_norm_rows<M, C, W>(b, "y", x.y, Use::out);
-    r.norm.inverse = bind_norm_rows<M, C, One>(b, "inverse", x.inverse, Use::out);
+    const auto rows = [&](const char* array, const auto& v, Use use) { return bind_row_tiles<norm_rows, M, C, W>(b, b.array(array, use, v), use); };
+    r.norm.x = rows("x", x.x, Use::in);
+    r.norm.z = rows("z", x.z, Use::in);
+    if constexpr (gradients) r.norm.dy = rows("dy", x.dy, Use::in);
+    const View<const f32, 2> weights(x.w.data, {1, Width}, {0, x.w.strides[0]});
+    r.norm.w = b.template ref<f32, One, W>(b.array("w", Use::in, weights), Place::weights, Use::in, Domain::token);
+    const int inverse = b.array("inverse", gradients ? Use::in : Use::out, x.inverse);
+    if constexpr (gradients) {
+      r.norm.inverse = b.template ref<f32, C, One>(inverse, Place::tokens, Use::in, Domain::value_head);
+      r.norm.dx = rows("dx", x.dx, Use::out);
+      r.norm.dz = rows("dz", x.dz, Use::out);
+      const View<f32, 4> dw(x.dw.data, {x.dw.shape[0], x.dw.shape[1], 1, Width}, {x.dw.strides[0], x.dw.strides[1], 0, x.dw.strides[2]});
+      const auto sums = b.template ref<f32, One, W>(b.array("dw", Use::out, dw), Place::sequence, Use::out, Domain::value_head);
+      r.norm.dw = b.template carried<One, W>("dw_so_far", Domain::value_head, -1, sums.id);
+    } else {
+      r.norm.y = rows("y", x.y, Use::out);
+      r.norm.inverse = bind_row_tiles<norm_rows, M, C, One>(b, inverse, Use::out);
+    }
     r.documents = bind_documents<M, C>(b, plan);
     return r;
   }
   template <class M> void head(M&, const Refs<M>& r) const {
-    with_documents(r.documents, true, [&](const auto& documents) { gated_norm_head(documents, r.norm, epsilon); });
-  }
-};
-
-template <int Tokens, int Width, class Act> struct GatedNormBackwardCall {
-  using C = Chunk<Tokens>;
-  using W = Lane<Width>;
-  const char* name;
-  const GatedNormBackwardArrays<Act>& x;
-  Extent extent;
-  f32 epsilon;
-  DocumentPlan plan;
-
-  template <class M> struct Refs {
-    GatedNormBackwardRefs<M, C, W> norm;
-    DocumentRefs<M, C> documents;
-  };
-  template <class M> Refs<M> bind(M& m) const {
-    Binding<M> b{m};
-    Refs<M> r;
-    r.norm.x = bind_norm_rows<M, C, W>(b, "x", x.x, Use::in);
-    r.norm.z = bind_norm_rows<M, C, W>(b, "z", x.z, Use::in);
-    r.norm.dy = bind_norm_rows<M, C, W>(b, "dy", x.dy, Use::in);
-    r.norm.w = bind_shared_weights<W>(b, x.w);
-    r.norm.inverse = b.template ref<f32, C, One>(b.array("inverse", Use::in, x.inverse), Place::tokens, Use::in, Domain::value_head);
-    r.norm.dx = bind_norm_rows<M, C, W>(b, "dx", x.dx, Use::out);
-    r.norm.dz = bind_norm_rows<M, C, W>(b, "dz", x.dz, Use::out);
-    const View<f32, 4> dw(x.dw.data, {x.dw.shape[0], x.dw.shape[1], 1, Width}, {x.dw.strides[0], x.dw.strides[1], 0, x.dw.strides[2]});
-    const auto sums = b.template ref<f32, One, W>(b.array("dw", Use::out, dw), Place::sequence, Use::out, Domain::value_head);
-    r.norm.dw = b.template carried<One, W>("dw_so_far", Domain::value_head, -1, sums.id);
-    r.documents = bind_documents<M, C>(b, plan);
-    return r;
-  }
-  template <class M> void head(M&, const Refs<M>& r) const {
-    with_documents(r.documents, true, [&](const auto& documents) { gated_norm_backward_head(documents, r.norm, epsilon); });
+    with_documents(r.documents, true, [&](const auto& documents) {
+      if constexpr (gradients) gated_norm_backward_head(documents, r.norm, epsilon);
+      else gated_norm_head(documents, r.norm, epsilon);
+    });
   }
 };
 
@@ -114,7 +91,7 @@ void gated_norm(Machine& machine, const GatedNormArrays<Act>& x, f32 epsilon = 1
                      [](std::string_view o, std::string_view i) { return o == "y" && i != "w"; });
   if (count(x.x.shape) == 0) return;
   const Extent extent = detail::part_extent(x.x.shape[0], x.x.shape[1], C, x.x.shape[2]);
-  machine.run(detail::GatedNormCall<C, W, Act>{call, x, extent, epsilon, detail::part_plan({}, extent, 0, false)});
+  machine.run(detail::GatedNormCall<C, W, GatedNormArrays<Act>>{call, x, extent, epsilon, detail::part_plan({}, extent, 0, false)});
 }
 // The gradients of gated_norm from dy. Sums of dw are taken chunk by chunk of C tokens, so C is part of their order.
 template <int W = 128, int C = 256, class Machine, class Act>
@@ -133,7 +110,7 @@ void gated_norm_backward(Machine& machine, const GatedNormBackwardArrays<Act>& x
     return;
   }
   const Extent extent = detail::part_extent(x.x.shape[0], x.x.shape[1], C, x.x.shape[2]);
-  machine.run(detail::GatedNormBackwardCall<C, W, Act>{call, x, extent, epsilon, detail::part_plan({}, extent, 0, false)});
+  machine.run(detail::GatedNormCall<C, W, GatedNormBackwardArrays<Act>>{call, x, extent, epsilon, detail::part_plan({}, extent, 0, false)});
 }
 
 // Gradients of what all heads share, from one sum per row of a batch and head: +0, then rows ascending, and the heads of a row ascending.
