@@ -1,11 +1,13 @@
-// Writes the fused layer at the geometry of a 397B model (16 key, 64 value heads of 128, 16,384 tokens, bf16) under a given schedule.
-//   tune_emit FILE [key=value ..]     states=1 heads=64 group=2 order=102 delay=012 ahead=1 tick=18 join=1
+// Writes the fused layer, or the dh scan, at the geometry of a 397B model (16 key, 64 value heads of 128, 16,384 tokens, bf16) under a given
+// schedule.
+//   tune_emit FILE [key=value ..]     states=1 scan=1 norm=1 heads=64 group=2 order=102 delay=012 ahead=1 tick=18 join=1
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 
 #include <gdn/calls/forward.hpp>
+#include <gdn/calls/scans.hpp>
 #include <gdn/emit.hpp>
 
 int main(int argc, char** argv) {
@@ -23,8 +25,8 @@ int main(int argc, char** argv) {
     for (char c : given[key]) v.push_back(c - '0');
     return v;
   };
-  const bool states = number("states", 0);
-  mosaic::Schedule s = mosaic::Schedule::fastest(states ? "layer_forward_states" : "layer_forward", mosaic::Target::tpu7x);
+  const bool states = number("states", 0), scan = number("scan", 0);
+  mosaic::Schedule s = mosaic::Schedule::fastest(scan ? "state_gradient" : states ? "layer_forward_states" : "layer_forward", mosaic::Target::tpu7x);
   s.heads_per_step = number("heads", s.heads_per_step);
   s.group = number("group", s.group);
   s.order = digits("order", s.order);
@@ -45,7 +47,13 @@ int main(int argc, char** argv) {
   x.initial = view(no_f32, {1, H, 128, 128}), x.final = view(no_f32, {1, H, 128, 128});
   x.residuals.t_inv = view(no_f32, {1, N, 64, H, 64});
   Emit machine(s);
-  if (states) {
+  if (scan) {
+    const auto keys = view(static_cast<const bf16*>(none), {1, T, Hk, 128});
+    const auto gates = view(static_cast<const f32*>(no_f32), {1, T, H});
+    const StateGradientArrays<bf16> d{keys, keys, view(static_cast<const bf16*>(none), {1, T, H, 128}), gates, gates,
+                                      view(static_cast<const f32*>(no_f32), {1, N, 64, H, 64}), {}, {}, view(no_f32, {1, H, 128, 128})};
+    state_gradient<Precision::bf16x3>(machine, d, {.use_qk_norm = number("norm", 0) != 0});
+  } else if (states) {
     layer_forward_states(machine, x, {.key_heads = Hk});
   } else {
     x.out = view(none, {1, T, H, 128});

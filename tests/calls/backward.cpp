@@ -1,7 +1,6 @@
 // The core backward: claims of equal bits, small cases with right answers, and refusals.
-#include "../kernels/backward_inputs.hpp"
-#include "../kernels/elsewhere.hpp"
 #include "../kernels/traced.hpp"
+#include "backward_claims.hpp"
 
 using namespace gdn;
 using namespace gdn::test;
@@ -36,26 +35,7 @@ template <class Act> void cut_key_head(CoreArrays<Act>& x, CoreGradients<Act>& d
 }  // namespace
 
 TEST_CASE("J5, B42: the gradients of arrays that lie elsewhere") {
-  for_all_specs([]<class Act>(const Spec& spec) {
-    CoreBackward<Act> call(spec);
-    const Outputs right = run(Cpu(2), call);
-    for (Placement p : {Placement::padded, Placement::reversed, Placement::permuted}) {
-      auto x = call.x;
-      auto d = call.gradients();
-      Elsewhere<int> e{p, {}, {}};
-      View<const Act, 4> r = x.residual;
-      View<const f32, 5> t_inv = x.residuals.t_inv, states = x.residuals.chunk_states;
-      e.move(x.q), e.move(x.k), e.move(x.g), e.move(x.beta), e.move(x.initial), e.move(x.ids), e.move(d.d_out), e.move(d.d_final);
-      e.move(r), e.move(t_inv), e.move(states);
-      x.residual = {const_cast<Act*>(r.data), r.shape, r.strides};
-      x.residuals = {{const_cast<f32*>(t_inv.data), t_inv.shape, t_inv.strides}, {const_cast<f32*>(states.data), states.shape, states.strides}};
-      e.move_result(d.dq), e.move_result(d.dk), e.move_result(d.dv), e.move_result(d.dg), e.move_result(d.dbeta), e.move_result(d.d_initial);
-      Cpu cpu(2);
-      backward(cpu, x, d, call.forward.options);
-      for (auto& f : e.back) f();
-      CHECK(differences(right, call.outputs()) == "");
-    }
-  });
+  for_all_specs([]<class Act>(const Spec& spec) { check_elsewhere<CoreBackward<Act>>(spec); });
 }
 
 TEST_CASE("J6, J14: key heads and rows of a batch are calls of their own") {
@@ -88,17 +68,8 @@ TEST_CASE("J7, B64: threads and repetition change nothing") {
 TEST_CASE("J13: a row of one document is a row without documents") {
   for (bool initial : {false, true})
     for_all_specs([=]<class Act>(Spec spec) {
-      spec.documents = false, spec.initial = initial;
-      CoreBackward<Act> none(spec);
-      spec.documents = true;
-      CoreBackward<Act> one(spec);
-      std::fill(one.forward.ids.begin(), one.forward.ids.end(), 7);
-      one.run_forward();
-      const Outputs right = run(Cpu(2), none);
-      CHECK(differences(right, run(Cpu(2), one)) == "");
-      one.forward.ids.back() = 8;
-      one.run_forward();
-      CHECK(differences(right, run(Cpu(2), one)) != "");
+      spec.initial = initial;
+      check_one_document<CoreBackward<Act>>(spec);
     });
 }
 

@@ -1,7 +1,6 @@
 // The layer's backward: it is the core's between its own parts, claims of equal bits, and refusals.
-#include "../kernels/backward_inputs.hpp"
-#include "../kernels/elsewhere.hpp"
 #include "../kernels/traced.hpp"
+#include "backward_claims.hpp"
 
 using namespace gdn;
 using namespace gdn::test;
@@ -22,23 +21,7 @@ template <class Claim> void for_all_specs(Claim claim) {
 }  // namespace
 
 TEST_CASE("layer_backward, J5: arrays that lie elsewhere") {
-  for_all_specs([]<class Act>(const Spec& spec) {
-    LayerBackward<Act> call(spec);
-    const Outputs right = run(Cpu(2), call);
-    for (Placement p : {Placement::padded, Placement::reversed, Placement::permuted}) {
-      auto x = call.x;
-      auto d = call.gradients();
-      Elsewhere<int> e{p, {}, {}};
-      e.move(x.qkv), e.move(x.a), e.move(x.b), e.move(x.conv_weights), e.move(x.conv_bias), e.move(x.A_log), e.move(x.dt_bias);
-      e.move(x.conv_initial), e.move(x.initial), e.move(x.ids), e.move(d.d_out), e.move(d.d_final);
-      e.move_result(d.dqkv), e.move_result(d.da), e.move_result(d.db), e.move_result(d.d_conv_weights), e.move_result(d.d_conv_bias);
-      e.move_result(d.dA_log), e.move_result(d.ddt_bias), e.move_result(d.d_conv_initial), e.move_result(d.d_initial);
-      Cpu cpu(2);
-      layer_backward(cpu, x, d, call.options());
-      for (auto& f : e.back) f();
-      CHECK(differences(right, call.outputs()) == "");
-    }
-  });
+  for_all_specs([]<class Act>(const Spec& spec) { check_elsewhere<LayerBackward<Act>>(spec); });
 }
 
 TEST_CASE("layer_backward, J14, B64: rows of a batch are calls of their own; threads change nothing") {
@@ -64,17 +47,8 @@ TEST_CASE("layer_backward, J14, B64: rows of a batch are calls of their own; thr
 TEST_CASE("layer_backward, J13: a row of one document is a row without documents") {
   for (bool initial : {false, true})
     for_all_specs([=]<class Act>(Spec spec) {
-      spec.documents = false, spec.initial = initial;
-      LayerBackward<Act> none(spec);
-      spec.documents = true;
-      LayerBackward<Act> one(spec);
-      std::fill(one.forward.ids.begin(), one.forward.ids.end(), 7);
-      one.run_forward();
-      const Outputs right = run(Cpu(2), none);
-      CHECK(differences(right, run(Cpu(2), one)) == "");
-      one.forward.ids.back() = 8;
-      one.run_forward();
-      CHECK(differences(right, run(Cpu(2), one)) != "");
+      spec.initial = initial;
+      check_one_document<LayerBackward<Act>>(spec);
     });
 }
 

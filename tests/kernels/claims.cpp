@@ -57,6 +57,28 @@ template <class Claim> void for_all_calls(Claim claim) {
   }
 }
 
+// The layer of class P1 whose activations lie in memory as f32.
+template <class G> struct Widened : gdn::detail::LayerCall<G, true, f32> {
+  template <class M> void head(M& m, const typename gdn::detail::LayerCall<G, true, f32>::template Refs<M>& r) const {
+    with_documents(r.documents, this->extent.tokens % this->extent.chunk != 0,
+                   [&](const auto& documents) { layer_forward_head<Precision::bf16, true, G::inverse>(m, documents, r.layer, this->options); });
+  }
+};
+template <class G, class Machine> Outputs widened(Machine&& machine, Layer<f32, G>& call) {
+  using L = Layer<f32, G>;
+  const Spec& s = call.spec;
+  const LayerArrays<f32> x = call.arrays();
+  const DocumentPlan plan = plan_documents(x.ids, s.batch, s.tokens, L::C, L::W, s.initial, tail_rows);
+  machine.run(Widened<G>{{"layer_forward", x, {s.batch, s.tokens, L::C, s.key_heads, s.value_heads}, gdn::detail::query_options({}, true, L::K), plan}});
+  return call.outputs();
+}
+Outputs rounded(Outputs all, const std::vector<std::string>& names) {
+  for (Output& o : all)
+    if (std::find(names.begin(), names.end(), o.name) != names.end())
+      for (f32& x : o.values) x = to_f32(to_bf16(x));
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("J1: the states-only form has the states and t_inv of the whole one") {
@@ -69,6 +91,43 @@ TEST_CASE("J1: the states-only form has the states and t_inv of the whole one") 
     spec.seed++;
     Call other(spec);
     CHECK(differences(without(right, {"out"}), run(Cpu(2), other)) != "");
+  });
+}
+
+TEST_CASE("J2: activations may be widened in memory instead of where they are read") {
+  for (Spec spec : {packed, plain}) {
+    INFO(spec.name());
+    Layer<bf16> narrow(spec);
+    Layer<f32> wide(spec);
+    const Outputs right = run(Cpu(2), narrow);
+    const auto as_read = [&] { return rounded(widened(Cpu(2), wide), {"out", "residual"}); };
+    CHECK(differences(right, as_read()) != "");  // of values that were not rounded
+    for (const auto& [to, from] : {std::pair{&wide.qkv, &narrow.qkv}, {&wide.a, &narrow.a}, {&wide.b, &narrow.b}, {&wide.conv_initial, &narrow.conv_initial}})
+      for (std::size_t i = 0; i < to->size(); i++) (*to)[i] = to_f32((*from)[i]);
+    CHECK(differences(right, as_read()) == "");
+    CHECK(differences(right, rounded(run(Cpu(2), wide), {"out", "residual"})) != "");  // dots in f32
+    Simulate simulate(Schedule::skewed());
+    CHECK(differences(right, rounded(widened(simulate, wide), {"out", "residual"})) == "");
+  }
+}
+
+TEST_CASE("J4: what the memory of an output held does not matter, and all of it is written") {
+  for_all_calls([]<class Call>(const Spec& spec) {
+    Call zeros(spec), poison(spec);
+    Cpu cpu(2);
+    const auto a = zeros.arrays();
+    std::fill(zeros.out.begin(), zeros.out.end(), typename decltype(zeros.out)::value_type{});
+    std::fill(zeros.r.begin(), zeros.r.end(), typename decltype(zeros.r)::value_type{});
+    for (auto* x : {&zeros.final, &zeros.t_inv, &zeros.chunk_states}) std::fill(x->begin(), x->end(), 0.f);
+    forward_of(cpu, zeros, a);
+    const Outputs right = run(cpu, poison);
+    CHECK(differences(right, zeros.outputs()) == "");
+    for (const Output& o : right) {
+      INFO(o.name);
+      CHECK(std::find(o.values.begin(), o.values.end(), unwritten) == o.values.end());
+    }
+    poison.arrays();  // nobody has written
+    CHECK(std::find(poison.final.begin(), poison.final.end(), unwritten) != poison.final.end());
   });
 }
 

@@ -1,6 +1,8 @@
 // Rows cut over ranks: what all ranks make together is what one makes alone.
+#include <atomic>
 #include <catch2/catch.hpp>
 
+#include "../support/cases.hpp"
 #include "context.hpp"
 
 using namespace gdn;
@@ -21,8 +23,64 @@ std::string farthest(const Outputs& a, const Outputs& b) {
   return all;
 }
 
+// The CPU, on which scans take the way of the tree.
+struct ByTree {
+  bool transitions, gradients;
+  std::atomic<bool>* passes = nullptr;  // whether some Phi is not 0
+  Cpu cpu{1};
+  template <class Call> void run(const Call& call) { cpu.run(call); }
+  template <class G, Precision P, class Act> void run(const gdn::detail::ScanCall<G, P, TransitionArrays, Act>& call) {
+    if (call.chunks || !transitions) cpu.run(call);
+    else transition_by_tree<P, G>(cpu, call.x, options(call));
+    if (passes && !call.chunks) *passes = *passes || std::any_of(call.x.phi.data, call.x.phi.data + count(call.x.phi.shape), [](f32 x) { return x != 0; });
+  }
+  template <class G, Precision P, class Act> void run(const gdn::detail::ScanCall<G, P, StateGradientArrays, Act>& call) {
+    if (call.chunks || !gradients) cpu.run(call);
+    else state_gradient_by_tree<P, G>(cpu, call.x, options(call));
+  }
+  template <class F> void check_data(F check) { cpu.check_data(check); }
+  template <class... Text> void check_kernels(std::int64_t n, Text... text) { cpu.check_kernels(n, text...); }
+  static ScanOptions options(const auto& call) { return {.scale = call.options.scale, .use_qk_norm = call.options.normalise}; }
+};
+template <class Row> Outputs with_trees(Row r, bool transitions, bool gradients, std::atomic<bool>& passes) {
+  Threads::run(2, [&](Threads& c) { run_part(c, ByTree{transitions, gradients, &passes}, r, true); });
+  return r.outputs();
+}
+// The gates of a model: nothing is left of a state after a part of the row.
+void forget(Sequence& r) {
+  Random random(4);
+  for (f32& g : r.g) g = static_cast<f32>(-random.uniform(1, 16) * softplus(random.normal() + 1));
+}
+void forget(LayerSequence& r) {
+  Random random(4);
+  for (f32& a : r.A_log) a = static_cast<f32>(std::log(random.uniform(1, 16)));
+  std::fill(r.dt_bias.begin(), r.dt_bias.end(), 1.f);
+}
+const std::vector<std::string> of_the_backward{"dq", "dk", "dv", "dg", "dbeta", "d_initial", "dqkv", "da", "db", "d_conv_weights", "d_conv_bias", "dA_log", "ddt_bias", "d_conv_initial"};
+
 }  // namespace
 
+TEMPLATE_TEST_CASE("J10: where no state passes a part, outputs are those of the tree", "", Sequence, LayerSequence) {
+  TestType r(no_documents);
+  std::atomic<bool> passes = false;
+  // Gates that remember: the tree rounds otherwise.
+  const Outputs scans = without(with_trees(r, false, false, passes), of_the_backward), trees = without(with_trees(r, true, false, passes), of_the_backward);
+  CHECK(passes);
+  CHECK(differences(scans, trees) != "");
+  CHECK(farthest(scans, trees) == "");
+  forget(r);
+  passes = false;
+  CHECK(differences(without(with_trees(r, false, false, passes), of_the_backward), without(with_trees(r, true, false, passes), of_the_backward)) == "");
+  CHECK_FALSE(passes);
+}
+TEMPLATE_TEST_CASE("J12: the way of the gradients does not show in the outputs", "", Sequence, LayerSequence) {
+  const TestType r(no_documents);
+  std::atomic<bool> passes = false;
+  const Outputs scans = with_trees(r, false, false, passes), trees = with_trees(r, false, true, passes);
+  CHECK(differences(without(scans, of_the_backward), without(trees, of_the_backward)) == "");
+  CHECK(differences(scans, trees) != "");
+  CHECK(farthest(scans, trees) == "");
+}
 TEMPLATE_TEST_CASE("context parallel: all ranks together are one", "", Sequence, LayerSequence) {
   for (const auto* ids : {&no_documents, &documents})
     for (bool states : {false, true}) {

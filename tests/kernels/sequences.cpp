@@ -132,6 +132,36 @@ TEMPLATE_TEST_CASE("serve: the simulator has the CPU's bits", "", bf16, f32) {
   }
 }
 
+TEST_CASE("J3: rows of a batch are sequences of whole chunks") {
+  const Batch<bf16, Head128> batch({128, 128}, {2, 4}, {9, 0}, true);
+  const auto check = [&](auto&& rows, auto&& sequences) {
+    auto r = batch;
+    auto x = r.arrays();
+    const auto cut = [](auto v) {  // [1, 256, ..] -> [2, 128, ..]
+      v.shape[0] = 2, v.shape[1] = 128, v.strides[0] = 128 * v.strides[1];
+      return v;
+    };
+    x.qkv = cut(x.qkv), x.a = cut(x.a), x.b = cut(x.b), x.out = cut(x.out);
+    const auto slots = [](auto v) {
+      v.data += 2 * v.strides[0], v.shape[0] = 2, v.strides[0] *= 2;
+      return v;
+    };
+    x.initial = slots(x.initial), x.final = slots(x.final), x.conv_initial = slots(x.conv_initial), x.conv_final = slots(x.conv_final);
+    std::fill_n(x.final.data + x.final.strides[0], r.state(4).size(), 0.f);  // no context
+    std::fill_n(x.conv_final.data + x.conv_final.strides[0], r.conv_state(4).size(), bf16{});
+    layer_forward(rows, x, {.key_heads = batch.Hk});
+    CHECK(differing(r, batch.after(sequences)) == "");
+    auto other = batch;
+    other.context = {9, 1};
+    CHECK(differing(r, other.after(Cpu(1))) != "");
+  };
+  check(Cpu(2), Cpu(2));
+  for (const Schedule& s : placements()) {
+    INFO(s.name());
+    check(Simulate(s), Simulate(s));
+  }
+}
+
 // J25
 TEST_CASE("serve: states with one buffer have the same bits and need less VMEM") {
   const Batch<bf16, Head128> batch({130, 64, 5, 1, 90}, {7, 0, 5, 1, 8}, {9, 0, 4, 0, 3}, true);

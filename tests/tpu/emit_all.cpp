@@ -288,18 +288,23 @@ template <class Act> void parts(Writer& w) {
   }
 }
 
-template <class Act> void norms(Writer& w, const std::string& what, const Sizes& n, const Schedule& s) {
+// Norms; the backward with the norms that the forward kept, and without.
+template <class Act> void norms(Writer& w, const std::string& what, const Sizes& n, const std::string& without) {
   const auto rows = [&] { return shaped<const Act>({n.B, n.T, n.Hv, 128}); };
   const auto results = [&] { return shaped<Act>({n.B, n.T, n.Hv, 128}); };
   const auto weights = shaped<const f32>({128});
-  w.write(type_name<Act>, what, s, [&](auto& m) { gated_norm(m, GatedNormArrays<Act>{rows(), rows(), weights, results()}); });
-  w.write(type_name<Act>, what, s, [&](auto& m) {
-    gated_norm_backward(m, GatedNormBackwardArrays<Act>{rows(), rows(), rows(), weights, results(), results(), shaped<f32>({n.B, n.Hv, 128})});
-  });
+  for (bool kept : {true, false}) {
+    const std::string name = kept ? what : without;
+    GatedNormArrays<Act> a{rows(), rows(), weights, results()};
+    GatedNormBackwardArrays<Act> b{rows(), rows(), rows(), weights, results(), results(), shaped<f32>({n.B, n.Hv, 128})};
+    if (kept) a.inverse = shaped<f32>({n.B, n.T, n.Hv}), b.inverse = shaped<const f32>({n.B, n.T, n.Hv});
+    w.write(type_name<Act>, name, Schedule::lifted(), [&](auto& m) { gated_norm<128, 256>(m, a); });
+    w.write(type_name<Act>, name, Schedule::lifted(), [&](auto& m) { gated_norm_backward(m, b); });
+  }
 }
 
 // The scans of context parallelism, and the parts of their trees.
-template <Precision P, class Act> void scans(Writer& w, const std::string& what, const Sizes& n, bool with_documents, const Schedule& s) {
+template <Precision P, class Act, class F> void scans(Writer& w, const std::string& what, const Sizes& n, bool with_documents, bool normalise, F schedule) {
   constexpr int K = 128, C = 64;
   const int N = (n.T + C - 1) / C;
   TransitionArrays<Act> t;
@@ -311,8 +316,8 @@ template <Precision P, class Act> void scans(Writer& w, const std::string& what,
   StateGradientArrays<Act> d{t.k, t.k, shaped<const Act>({n.B, n.T, n.Hv, K}), t.g, t.beta, t.t_inv, t.ids, {}, t.phi};
   if (with_documents) d.d_final = shaped<const f32>({n.B, n.Hv, K, K});
   const std::string type = text(type_name<Act>, P == Precision::bf16x3 ? ".p3" : ".pf");
-  w.write(type.c_str(), what, s, [&](auto& m) { transition<P>(m, t, {.use_qk_norm = with_documents}); });
-  w.write(type.c_str(), what, s, [&](auto& m) { state_gradient<P>(m, d, {.use_qk_norm = with_documents}); });
+  w.write(type.c_str(), what, schedule("transition"), [&](auto& m) { transition<P>(m, t, {.use_qk_norm = normalise}); });
+  w.write(type.c_str(), what, schedule("state_gradient"), [&](auto& m) { state_gradient<P>(m, d, {.use_qk_norm = normalise}); });
   if (n.T > 1024) return;
   const auto matrices = [&](int chunks) { return shaped<f32>({n.B, chunks, n.Hv, K, K}); };
   w.write(type.c_str(), what, Schedule::lifted(), [&](auto& m) { chunk_transitions<P>(m, t, matrices(N)); });
@@ -370,10 +375,11 @@ struct ControlCall {
   }
 };
 
+Schedule fastest(const char* kernel) { return Schedule::fastest(kernel, mosaic::Target::tpu7x); }
+
 // At the size the library is made for; bounds.py holds what they may cost.
 void full_size(Writer& w) {
   constexpr Sizes large{.T = 16384, .Hk = 16, .Hv = 64};
-  const auto fastest = [](const char* kernel) { return Schedule::fastest(kernel, mosaic::Target::tpu7x); };
   w.layer<Head128, bf16>("full_size", fastest("layer_forward"), large, everything);
   w.write("bf16", "full_size", fastest("layer_forward_states"), [&](auto& m) {
     auto x = layer_arrays<Head128, bf16>(large, everything, false);
@@ -381,8 +387,9 @@ void full_size(Writer& w) {
     layer_forward_states(m, x, {.key_heads = large.Hk});
   });
   w.backward_of_core<Head128, bf16>("full_size", Schedule::lifted(), large, {.residuals = true});
-  scans<Precision::bf16x3, bf16>(w, "full_size", large, false, fastest("state_gradient"));
-  norms<bf16>(w, "full_size", {.T = 16384, .Hv = 64}, Schedule::lifted(32));
+  scans<Precision::bf16x3, bf16>(w, "full_size", large, false, false, fastest);
+  scans<Precision::bf16x3, bf16>(w, "full_size_norm", large, false, true, fastest);
+  norms<bf16>(w, "full_size", {.T = 16384, .Hv = 64}, "full_size_without");
 }
 
 }  // namespace
@@ -401,10 +408,10 @@ int main(int argc, char** argv) try {
   sequences<f32>(w);
   parts<bf16>(w);
   parts<f32>(w);
-  const Schedule fast = Schedule::fastest("state_gradient", mosaic::Target::tpu7x);
-  scans<Precision::bf16x3, bf16>(w, "documents", {.T = 300, .B = 2}, true, fast);
-  scans<Precision::f32, f32>(w, "documents", {.T = 300}, true, Schedule::lifted());
-  norms<f32>(w, "ragged", {.T = 150, .B = 2}, Schedule::lifted());
+  scans<Precision::bf16x3, bf16>(w, "documents", {.T = 300, .B = 2}, true, true, fastest);
+  scans<Precision::f32, f32>(w, "documents", {.T = 300}, true, true, [](const char*) { return Schedule::lifted(); });
+  norms<f32>(w, "ragged", {.T = 150, .B = 2}, "ragged_without");
+  norms<bf16>(w, "", {.T = 512}, "without");
   rows<bf16, 1024, 4096>(w, "limit", 225280, true);
   rows<bf16, 1024, 4096>(w, "", 225280, false);
   rows<bf16, 256, 256>(w, "ragged", 700, false, true);

@@ -34,14 +34,17 @@ namespace detail {
 template <class T> View<T, 3> one_row(const View<T, 2>& v) { return {v.data, {1, v.shape[0], v.shape[1]}, {0, v.strides[0], v.strides[1]}}; }
 template <class T> View<T, 2> one_row(const View<T, 1>& v) { return {v.data, {1, v.shape[0]}, {0, v.strides[0]}}; }
 
+template <int N, class M, class R, class W> RowTiles<N, M, R, W> bind_row_tiles(Binding<M>& b, int array, Use use, int column = 0) {
+  RowTiles<N, M, R, W> all;
+  for (std::size_t i = 0; i < all.size(); i++)
+    all[i] = b.template ref<f32, Row<N>, W>(array, Place::tokens, use, Domain::value_head, column, 0, static_cast<int>(i) * N);
+  return all;
+}
 // Arrays of rows on a machine.
 template <int N, class R, class M> struct RowBinding {
   Binding<M> b;
   template <class W> RowTiles<N, M, R, W> tiles(int array, Use use, int column = 0) {
-    RowTiles<N, M, R, W> all;
-    for (std::size_t i = 0; i < all.size(); i++)
-      all[i] = b.template ref<f32, Row<N>, W>(array, Place::tokens, use, Domain::value_head, column, 0, static_cast<int>(i) * N);
-    return all;
+    return bind_row_tiles<N, M, R, W>(b, array, use, column);
   }
   template <class W, class T> RowTiles<N, M, R, W> tiles(const char* name, Use use, const View<T, 2>& v) {
     return tiles<W>(b.array(name, use, one_row(v)), use);

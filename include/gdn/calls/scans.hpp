@@ -56,12 +56,13 @@ template <class M, class K, class V> Ref<M, f32, K, V> bind_states(Binding<M>& b
 }
 
 // A scan, or what its tree starts from: `chunks` [B, N, Hv, K, ..] is then what is written.
-template <class G, Precision P, class Act> struct TransitionCall {
+template <class G, Precision P, template <class> class Arrays, class Act> struct ScanCall {
+  static constexpr bool gradients = std::is_same_v<Arrays<Act>, StateGradientArrays<Act>>;
   using C = typename G::chunk;
   using K = typename G::key;
-  using V = Val<K::size>;
+  using V = std::conditional_t<gradients, typename G::value, Val<K::size>>;
   const char* name;
-  const TransitionArrays<Act>& x;
+  const Arrays<Act>& x;
   View<f32, 5> chunks;
   Extent extent;
   QueryOptions options;
@@ -74,54 +75,32 @@ template <class G, Precision P, class Act> struct TransitionCall {
   template <class M> Refs<M> bind(M& m) const {
     Binding<M> b{m};
     Refs<M> r{bind_scan<M, C, K, V>(b, x), {}};
-    if (chunks) {
-      r.scan.sum = bind_states<M, K, V>(b, "phi", Use::out, chunks, Place::chunk_state);
+    const auto states = [&](const char* array, Use use, const auto& v, Place place) { return bind_states<M, K, V>(b, array, use, v, place); };
+    if constexpr (gradients) {
+      if (chunks) {
+        r.scan.sum = states("d_initial", Use::out, chunks, Place::chunk_state);
+      } else {
+        const auto from = states("d_final", Use::in, x.d_final, Place::sequence), to = states("d_initial", Use::out, x.d_initial, Place::sequence);
+        r.scan.sum = b.template carried<K, V>("so_far", Domain::value_head, from.id, to.id);
+      }
+    } else if (chunks) {
+      r.scan.sum = states("phi", Use::out, chunks, Place::chunk_state);
     } else {
-      const auto to = bind_states<M, K, V>(b, "phi", Use::out, x.phi, Place::sequence);
-      r.scan.sum = b.template carried<K, V>("so_far", Domain::value_head, -1, to.id, true);
+      r.scan.sum = b.template carried<K, V>("so_far", Domain::value_head, -1, states("phi", Use::out, x.phi, Place::sequence).id, true);
     }
     r.documents = bind_documents<M, C>(b, plan);
     return r;
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
+    constexpr Precision forward = precision_of<Act>;
     with_documents(r.documents, extent.tokens % extent.chunk != 0, [&](const auto& documents) {
-      if (chunks) chunk_transition_head<P, precision_of<Act>>(m, documents, r.scan, options.normalise);
-      else transition_head<P, precision_of<Act>>(m, documents, r.scan, options.normalise);
-    });
-  }
-};
-template <class G, Precision P, class Act> struct StateGradientCall {
-  using C = typename G::chunk;
-  using K = typename G::key;
-  using V = typename G::value;
-  const char* name;
-  const StateGradientArrays<Act>& x;
-  View<f32, 5> chunks;
-  Extent extent;
-  QueryOptions options;
-  DocumentPlan plan;
-
-  template <class M> struct Refs {
-    ScanRefs<M, C, K, V> scan;
-    DocumentRefs<M, C> documents;
-  };
-  template <class M> Refs<M> bind(M& m) const {
-    Binding<M> b{m};
-    Refs<M> r{bind_scan<M, C, K, V>(b, x), {}};
-    if (chunks) {
-      r.scan.sum = bind_states<M, K, V>(b, "d_initial", Use::out, chunks, Place::chunk_state);
-    } else {
-      const auto from = bind_states<M, K, V>(b, "d_final", Use::in, x.d_final, Place::sequence);
-      const auto to = bind_states<M, K, V>(b, "d_initial", Use::out, x.d_initial, Place::sequence);
-      r.scan.sum = b.template carried<K, V>("so_far", Domain::value_head, from.id, to.id);
-    }
-    r.documents = bind_documents<M, C>(b, plan);
-    return r;
-  }
-  template <class M> void head(M& m, const Refs<M>& r) const {
-    with_documents(r.documents, extent.tokens % extent.chunk != 0, [&](const auto& documents) {
-      if (chunks) chunk_gradient_head<P, precision_of<Act>>(m, documents, r.scan, options);
-      else state_gradient_head<P, precision_of<Act>>(m, documents, r.scan, options);
+      if constexpr (gradients) {
+        if (chunks) chunk_gradient_head<P, forward>(m, documents, r.scan, options);
+        else state_gradient_head<P, forward>(m, documents, r.scan, options);
+      } else {
+        if (chunks) chunk_transition_head<P, forward>(m, documents, r.scan, options.normalise);
+        else transition_head<P, forward>(m, documents, r.scan, options.normalise);
+      }
     });
   }
 };
@@ -245,7 +224,7 @@ void transition(Machine& machine, const TransitionArrays<Act>& x, const ScanOpti
   const Extent extent = detail::check_scan<G>(call, x);
   machine.check_data([&] { checks::no_growth(call, x.g); });
   if (extent.tokens == 0 || extent.batch == 0) return detail::fill_identity(x.phi);
-  machine.run(detail::TransitionCall<G, P, Act>{call, x, {}, extent, detail::scan_options<G::key::size>(o), detail::scan_plan(x.ids, extent, o.continues)});
+  machine.run(detail::ScanCall<G, P, TransitionArrays, Act>{call, x, {}, extent, detail::scan_options<G::key::size>(o), detail::scan_plan(x.ids, extent, o.continues)});
 }
 // The gradient of the state before a row, chunks descending.
 template <Precision P = Precision::bf16x3, class G = Head128, class Machine, class Act>
@@ -255,7 +234,7 @@ void state_gradient(Machine& machine, const StateGradientArrays<Act>& x, const S
   machine.check_data([&] { checks::no_growth(call, x.g); });
   if (extent.tokens == 0 || extent.batch == 0) return detail::pass_on(x.d_final, x.d_initial);
   extent.descending = true;
-  machine.run(detail::StateGradientCall<G, P, Act>{call, x, {}, extent, detail::scan_options<G::key::size>(o), detail::scan_plan(x.ids, extent, o.continues)});
+  machine.run(detail::ScanCall<G, P, StateGradientArrays, Act>{call, x, {}, extent, detail::scan_options<G::key::size>(o), detail::scan_plan(x.ids, extent, o.continues)});
 }
 
 // The parts of the tree: Phi of every chunk [B, N, Hv, K, K]; what the outputs of a chunk give the gradient of the state before it
@@ -272,7 +251,7 @@ void chunk_transitions(Machine& machine, const TransitionArrays<Act>& x, const V
   machine.check_data([&] { checks::no_growth(call, x.g); });
   checks::shape(call, "phi", phi, {B, extent.chunks(), H, K, K});
   if (count(phi.shape) == 0) return;
-  machine.run(detail::TransitionCall<G, P, Act>{call, a, phi, extent, detail::scan_options<K>(o), detail::scan_plan(x.ids, extent, o.continues)});
+  machine.run(detail::ScanCall<G, P, TransitionArrays, Act>{call, a, phi, extent, detail::scan_options<K>(o), detail::scan_plan(x.ids, extent, o.continues)});
 }
 template <Precision P = Precision::bf16x3, class G = Head128, class Machine, class Act>
 void chunk_gradients(Machine& machine, const StateGradientArrays<Act>& x, const View<f32, 5>& d_initial, const ScanOptions& o = {}) {
@@ -287,7 +266,7 @@ void chunk_gradients(Machine& machine, const StateGradientArrays<Act>& x, const 
   machine.check_data([&] { checks::no_growth(call, x.g); });
   checks::shape(call, "d_initial", d_initial, {B, extent.chunks(), H, K, V});
   if (count(d_initial.shape) == 0) return;
-  machine.run(detail::StateGradientCall<G, P, Act>{call, a, d_initial, extent, detail::scan_options<K>(o), detail::scan_plan(x.ids, extent, o.continues)});
+  machine.run(detail::ScanCall<G, P, StateGradientArrays, Act>{call, a, d_initial, extent, detail::scan_options<K>(o), detail::scan_plan(x.ids, extent, o.continues)});
 }
 template <Precision P = Precision::bf16x3, class G = Head128, class Machine> void join_chunks(Machine& machine, const JoinArrays& x) {
   constexpr const char* call = "join_chunks";

@@ -100,42 +100,60 @@ template <Communicator Comm> std::vector<int> find_documents(Comm& c, const View
   return owners;
 }
 
-// The compositions of ranks 0 .. r - 1 in (phi, s), and of all ranks applied to the state before the row.
+// (Phi, x) of all parts, composed in ceil(log2 P) exchanges. Forward, x is the state behind a part from zeros, and `given` the state before
+// the row; backward, x is D, and `given` the gradient of the state behind the row. Returns what comes to this rank's part: `given` through
+// all parts before it, backward behind it. `past` is `given` through all parts, the same on every rank.
+template <Precision P, class G, bool Backward, Communicator Comm, class Machine>
+std::vector<f32> composed(Comm& c, Machine& machine, std::vector<f32> phi, std::vector<f32> x, const Sizes<4>& square, const Sizes<4>& shape,
+                          const View<const f32, 4>& given, const View<f32, 4>& past = {}) {
+  const int first = Backward ? c.size() - 1 : 0, last = c.size() - 1 - first, ahead = Backward ? 1 : -1;
+  std::vector<f32> other_phi, other_x, joined, x_joined, start(static_cast<std::size_t>(count(shape)));
+  const auto receive = [&](int distance) {
+    const int from = neighbour(c, ahead * distance), to = neighbour(c, -ahead * distance);
+    exchange(c, to, phi, from, other_phi);
+    exchange(c, to, x, from, other_x);
+    return from >= 0;
+  };
+  for (int d = 1; d < c.size(); d *= 2) {
+    if (!receive(d)) continue;
+    JoinArrays pair{.earlier = one_chunk(other_phi, square), .later = one_chunk(phi, square), .joined = one_chunk(joined, square)};
+    if constexpr (Backward) {
+      std::swap(pair.earlier, pair.later);
+      pair.d_earlier = one_chunk(x, shape), pair.d_later = one_chunk(other_x, shape), pair.d_joined = one_chunk(x_joined, shape);
+    } else {
+      pair.s_earlier = one_chunk(other_x, shape), pair.s_later = one_chunk(x, shape), pair.s_joined = one_chunk(x_joined, shape);
+    }
+    join_chunks<P, G>(machine, pair);
+    std::swap(phi, joined), std::swap(x, x_joined);
+  }
+  if (c.rank() == first && given) gdn::detail::pass_on(given, states(start, shape));
+  broadcast(c, first, std::span<f32>(start));
+  const auto through = [&](std::vector<f32>& by, std::vector<f32>& plus) {
+    std::vector<f32> y;
+    if constexpr (Backward)
+      join_chunks<P, G>(machine, JoinArrays{.earlier = one_chunk(by, square), .d_earlier = one_chunk(plus, shape), .d_later = one_chunk(start, shape),
+                                            .d_joined = one_chunk(y, shape)});
+    else
+      join_chunks<P, G>(machine, JoinArrays{.later = one_chunk(by, square), .s_earlier = one_chunk(start, shape), .s_later = one_chunk(plus, shape),
+                                            .s_joined = one_chunk(y, shape)});
+    return y;
+  };
+  std::vector<f32> comes = receive(1) ? through(other_phi, other_x) : start;
+  if (past) {
+    std::vector<f32> whole(start.size());
+    if (c.rank() == last) whole = through(phi, x);
+    broadcast(c, last, std::span<f32>(whole));
+    gdn::detail::pass_on(View<const f32, 4>(states(whole, shape)), past);
+  }
+  return comes;
+}
+// The state before this rank's part, and the row's last one.
 template <Precision P, class G, Communicator Comm, class Machine>
 void compose_forward(Comm& c, Machine& machine, Rank& r, std::vector<f32> s, const Sizes<4>& square, const Sizes<4>& shape, const View<const f32, 4>& initial,
                      const View<f32, 4>& final) {
-  std::vector<f32> phi = r.phi, other_phi, other_s, joined, s_joined;
-  for (int d = 1; d < c.size(); d *= 2) {
-    const int from = neighbour(c, -d), to = neighbour(c, d);
-    exchange(c, to, phi, from, other_phi);
-    exchange(c, to, s, from, other_s);
-    if (from < 0) continue;
-    join_chunks<P, G>(machine, JoinArrays{.earlier = one_chunk(other_phi, square), .later = one_chunk(phi, square), .s_earlier = one_chunk(other_s, shape),
-                                          .s_later = one_chunk(s, shape), .joined = one_chunk(joined, square), .s_joined = one_chunk(s_joined, shape)});
-    std::swap(phi, joined), std::swap(s, s_joined);
-  }
-  // Of the ranks before; rank 0 has the state before the row.
-  std::vector<f32> start(static_cast<std::size_t>(count(shape)));
-  if (c.rank() == 0 && initial) gdn::detail::pass_on(initial, states(start, shape));
-  broadcast(c, 0, std::span<f32>(start));
-  auto through = [&](std::vector<f32>& by, std::vector<f32>& plus) {
-    std::vector<f32> y;
-    join_chunks<P, G>(machine, JoinArrays{.later = one_chunk(by, square), .s_earlier = one_chunk(start, shape), .s_later = one_chunk(plus, shape),
-                                          .s_joined = one_chunk(y, shape)});
-    return y;
-  };
-  const int from = neighbour(c, -1), to = neighbour(c, 1);
-  exchange(c, to, phi, from, other_phi);
-  exchange(c, to, s, from, other_s);
-  r.state = from < 0 ? start : through(other_phi, other_s);
+  r.state = composed<P, G, false>(c, machine, r.phi, std::move(s), square, shape, initial, final);
   keep_rows(r.state, r.continues);
-  if (!final) return;
-  std::vector<f32> last(start.size());
-  if (to < 0) last = through(phi, s);
-  broadcast(c, c.size() - 1, std::span<f32>(last));
-  gdn::detail::pass_on(View<const f32, 4>(states(last, shape)), final);
 }
-
 // The gradient of the state behind this rank's part, from D of all parts behind it and the gradient of the row's last state.
 template <Precision P, class G, Communicator Comm, class Machine>
 void compose_backward(Comm& c, Machine& machine, const char* call, const Rank& r, std::vector<f32> D, const Sizes<4>& square, const Sizes<4>& shape,
@@ -143,25 +161,7 @@ void compose_backward(Comm& c, Machine& machine, const char* call, const Rank& r
   require(r.phi.size() == static_cast<std::size_t>(count(square)), call, ": the rank's Phi has ", r.phi.size(), " elements; expected ", count(square),
           ", of the forward of the same row");
   keep_rows(D, r.continues);
-  std::vector<f32> phi = r.phi, other_phi, other_D, joined, D_joined;
-  for (int d = 1; d < c.size(); d *= 2) {
-    const int from = neighbour(c, d), to = neighbour(c, -d);
-    exchange(c, to, phi, from, other_phi);
-    exchange(c, to, D, from, other_D);
-    if (from < 0) continue;
-    join_chunks<P, G>(machine, JoinArrays{.earlier = one_chunk(phi, square), .later = one_chunk(other_phi, square), .d_earlier = one_chunk(D, shape),
-                                          .d_later = one_chunk(other_D, shape), .joined = one_chunk(joined, square), .d_joined = one_chunk(D_joined, shape)});
-    std::swap(phi, joined), std::swap(D, D_joined);
-  }
-  std::vector<f32> end(static_cast<std::size_t>(count(shape)));
-  if (c.rank() + 1 == c.size() && d_final) gdn::detail::pass_on(d_final, states(end, shape));
-  broadcast(c, c.size() - 1, std::span<f32>(end));
-  const int from = neighbour(c, 1), to = neighbour(c, -1);
-  exchange(c, to, phi, from, other_phi);
-  exchange(c, to, D, from, other_D);
-  if (from < 0) behind = end;
-  else join_chunks<P, G>(machine, JoinArrays{.earlier = one_chunk(other_phi, square), .d_earlier = one_chunk(other_D, shape), .d_later = one_chunk(end, shape),
-                                             .d_joined = one_chunk(behind, shape)});
+  behind = composed<P, G, true>(c, machine, r.phi, std::move(D), square, shape, d_final);
 }
 
 }  // namespace detail

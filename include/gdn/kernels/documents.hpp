@@ -32,6 +32,12 @@ template <class D, Operand X> auto valid_rows(const D& d, const X& x) { return m
 // Rows beyond the array hold anything: nothing may be computed from them.
 template <TileLike X> X rows_of_array(OneDocument, const X& x) { return x; }
 template <class D, TileLike X> X rows_of_array(const D& d, const X& x) { return d.ragged ? X(valid_rows(d, x)) : x; }
+// The same for those of the chunk's rows that begin with row First.
+template <int First, TileLike X> X rows_of_array(OneDocument, const X& x) { return x; }
+template <int First, class D, TileLike X> X rows_of_array(const D& d, const X& x) {
+  using Words = Column<typename X::machine, i32, typename X::rows>;
+  return d.ragged ? X(map(detail::if_valid, retyped<Words>(rows<First, X::rows::size>(d.word)), x)) : x;
+}
 // Rows whose token `distance` places earlier is valid and of their document.
 template <int Distance, TileLike X> X rows_that_see(OneDocument, const X& x) { return x; }
 template <int Distance, class D, TileLike X> X rows_that_see(const D& d, const X& x) {

@@ -189,6 +189,7 @@ class Lifted : Lowering {
     const Shape all{H, r.rows, r.cols};
     switch (r.place) {
       case Place::tokens:
+        require(r.cols > 1 || r.rows == x.chunk, p.name, ": ", r.name, " is read as columns of ", r.rows, " tokens; expected the ", x.chunk, " of a chunk");
         if (r.cols == 1) return reshape(columns(r, delay), all, r.element);
         [[fallthrough]];
       case Place::weights:
@@ -268,12 +269,9 @@ class Lifted : Lowering {
     const Element e = r.element == Element::bf16 ? Element::f32 : r.element;
     const Shape shape{r.rows, all};
     const Window& w = gates_window(r, 0);
-    const int rank = static_cast<int>(w.block.size());
-    v = reshape(v, {H, r.rows}, r.element);
-    if (e != r.element) v = b.op("arith.extf", {v}, "", vector_type({H, r.rows}, e));
-    if (rows > r.rows) v = concat({v, b.splat({H, rows - r.rows}, e, 0)}, 1, {H, rows}, e);
-    if (H < 128) v = concat({v, b.splat({128 - H, rows}, e, 0)}, 0, {128, rows}, e);
-    v = transpose(v, {1, 0}, {rows, 128}, e);
+    std::vector<int> at = zeros(w.block.size());
+    if (r.first_row) at[at.size() - 2] = b.index(r.first_row);
+    v = r.rows < x.chunk ? side_by_side(v, H, r.rows, r.element) : transposed_columns(v, H, r.rows, r.element);
     if (blocks() > 1) {  // the other blocks' columns stay
       const int first = b.op("arith.muli", {block_index, b.i32(H)}, "", "i32"), end = b.op("arith.addi", {first, b.i32(H)}, "", "i32");
       v = b.op("tpu.dynamic_rotate", {v, first}, "dimension = 1 : si32", vector_type({rows, 128}, e));
@@ -282,13 +280,36 @@ class Lifted : Lowering {
       const int from = b.op("vector.broadcast", {first}, "", vector_type(shape, Element::i32));
       const int to = b.op("vector.broadcast", {end}, "", vector_type(shape, Element::i32));
       const int inside = b.op("arith.andi", {b.compare(3, from, lane, mask), b.compare(2, lane, to, mask)}, "", mask);
-      int others = load(w.value, zeros(w.block.size()), shape, r.element, rank);
+      int others = load(w.value, at, shape, r.element, static_cast<int>(at.size()));
       if (e != r.element) others = b.op("arith.extf", {others}, "", vector_type(shape, e));
       v = b.op("arith.select", {inside, slice(v, {0, 0}, shape, e), others}, "", vector_type(shape, e));
     }
     v = slice(v, {0, 0}, shape, e);
     if (e != r.element) v = b.op("arith.truncf", {v}, "", vector_type(shape, r.element));
-    store(w.value, zeros(w.block.size()), v, shape, r.element);
+    store(w.value, at, v, shape, r.element);
+  }
+  // [H, n, 1] or [H, n] -> [n up to a multiple of 8, 128], as f32.
+  int transposed_columns(int v, int H, int n, Element e) {
+    const int rows = (n + 7) / 8 * 8;
+    v = as_f32(reshape(v, {H, n}, e), {H, n}, e);
+    e = Element::f32;
+    if (rows > n) v = concat({v, b.splat({H, rows - n}, e, 0)}, 1, {H, rows}, e);
+    if (H < 128) v = concat({v, b.splat({128 - H, rows}, e, 0)}, 0, {128, rows}, e);
+    return transpose(v, {1, 0}, {rows, 128}, e);
+  }
+  // The same for a part of the rows, whose columns are sums over lanes: in all lanes already.
+  int side_by_side(int v, int H, int n, Element e) {
+    const Shape all{n, 128};
+    v = as_f32(v, {H, n, 1}, e);
+    e = Element::f32;
+    const int lane = iota(all, 1);
+    int result = b.splat(all, e, 0);
+    for (int h = 0; h < H; h++) {
+      const int here = b.compare(0, lane, b.splat(all, Element::i32, static_cast<std::uint32_t>(h)), vector_type(all, Element::i1));
+      const int column = broadcast(reshape(slice(v, {h, 0, 0}, {1, n, 1}, e), {n, 1}, e), all, e);
+      result = b.op("arith.select", {here, column, result}, "", vector_type(all, e));
+    }
+    return result;
   }
   std::vector<int> words_index(const RefInfo& r, const Window& w) {
     std::vector<int> index = zeros(w.block.size());
@@ -313,9 +334,14 @@ class Lifted : Lowering {
         if (r.cols == 1) return write_columns(r, v);
         [[fallthrough]];
       case Place::edge_rows:
-        for (int h = 0; h < H; h++) {
+        // Neighbours at once: a register of bf16 holds 8 rows of two heads.
+        for (int h = 0, n; h < H; h += n) {
+          n = r.element == Element::bf16 && r.cols % 128 == 0 && h + 1 < H && lanes(r, h * r.cols, 0).first == lanes(r, (h + 1) * r.cols, 0).first ? 2 : 1;
           auto [window, index] = lanes(r, h * r.cols, 0);
-          store(window->value, index, reshape(slice(v, {h, 0, 0}, {1, r.rows, r.cols}, r.element), one, r.element), one, r.element);
+          std::vector<int> in;
+          for (int k = h; k < h + n; k++) in.push_back(reshape(slice(v, {k, 0, 0}, {1, r.rows, r.cols}, r.element), one, r.element));
+          const Shape together{r.rows, n * r.cols};
+          store(window->value, index, concat(in, 1, together, r.element), together, r.element);
         }
         break;
       case Place::words: write_word_row(r, v); break;

@@ -51,10 +51,9 @@ struct Schedule {
   static Schedule fastest(const std::string& kernel, Target target) {
     Schedule s = kernel == "backward" || kernel == "layer_backward" ? lifted() : skewed();
     if (kernel.ends_with("_states")) s.vectors_tick = 12;
-    if (kernel == "transition" || kernel == "state_gradient") {
-      s.group = 4;
-      s.delay = {0, 0, 1};
-    }
+    if (kernel == "transition" || kernel == "state_gradient") s.group = 4;
+    if (kernel == "transition") s.delay = {0, 0, 1};
+    if (kernel == "state_gradient") s.order = {2, 1, 0};
     if (target == Target::v5e) s.join_narrow_dots = false;  // its matrix units are 128 wide
     if (target != Target::tpu7x) s.vmem_limit_bytes = 100ll << 20;
     return s;
