@@ -83,7 +83,7 @@ template <class G, class Act> struct CoreBackwardCall {
     return r;
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
-    with_documents(r.documents, extent.tokens % extent.chunk != 0,
+    with_documents(r.documents, extent.turns || extent.tokens % extent.chunk != 0,
                    [&](const auto& documents) { core_backward_head<P>(m, documents, r.core, options); });
   }
 };
@@ -92,17 +92,19 @@ template <class G, class Act> struct CoreBackwardCall {
 template <class G, class Act>
 void check_backward(const char* call, const View<const Act, 4>& d_out, const View<const f32, 4>& d_final, const View<f32, 4>& d_initial,
                     const View<const f32, 4>& initial, const View<Act, 4>& residual, const Residuals& r, std::int64_t B, std::int64_t T,
-                    std::int64_t H) {
+                    std::int64_t H, const std::optional<Counts>& counts) {
   constexpr int K = G::key::size, V = G::value::size;
-  check_residuals<G>(call, residual, r, B, T, H);
+  const std::int64_t states = counts ? counts->states : B;
+  check_residuals<G>(call, residual, r, B, T, H, counts);
   checks::shape(call, "d_out", d_out, {B, T, H, V});
-  checks::optional_shape(call, "d_final", d_final, {B, H, K, V});
-  checks::optional_shape(call, "initial", initial, {B, H, K, V});
-  checks::optional_shape(call, "d_initial", d_initial, {B, H, K, V});
+  checks::optional_shape(call, "d_final", d_final, {states, H, K, V});
+  checks::optional_shape(call, "initial", initial, {states, H, K, V});
+  checks::optional_shape(call, "d_initial", d_initial, {states, H, K, V});
   require(!d_initial || initial, call, ": d_initial is wanted, and initial is missing");
 }
 
-template <class G, class Act> void check_core_backward(const char* call, const CoreArrays<Act>& x, const CoreGradients<Act>& d) {
+template <class G, class Act>
+void check_core_backward(const char* call, const CoreArrays<Act>& x, const CoreGradients<Act>& d, const std::optional<Counts>& counts = {}) {
   constexpr int K = G::key::size, V = G::value::size;
   for (auto [name, given] : {std::pair{"q", x.q.given}, {"k", x.k.given}, {"beta", x.beta.given}, {"residual", x.residual.given},
                              {"t_inv", x.residuals.t_inv.given}, {"chunk_states", x.residuals.chunk_states.given}, {"d_out", d.d_out.given}})
@@ -114,7 +116,7 @@ template <class G, class Act> void check_core_backward(const char* call, const C
   checks::optional_shape(call, "g", x.g, {B, T, H});
   checks::shape(call, "beta", x.beta, {B, T, H});
   checks::optional_shape(call, "ids", x.ids, {B, T});
-  check_backward<G>(call, d.d_out, d.d_final, d.d_initial, x.initial, x.residual, x.residuals, B, T, H);
+  check_backward<G>(call, d.d_out, d.d_final, d.d_initial, x.initial, x.residual, x.residuals, B, T, H, counts);
   checks::optional_shape(call, "dq", d.dq, {B, T, Hk, K});
   checks::optional_shape(call, "dk", d.dk, {B, T, Hk, K});
   checks::optional_shape(call, "dv", d.dv, {B, T, H, V});
@@ -195,7 +197,7 @@ template <class G, class Act> struct LayerBackwardCall {
     return r;
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
-    with_documents(r.documents, extent.tokens % extent.chunk != 0,
+    with_documents(r.documents, extent.turns || extent.tokens % extent.chunk != 0,
                    [&](const auto& documents) { layer_backward_head<P>(m, documents, r.layer, options); });
   }
 
@@ -218,7 +220,8 @@ template <class G, class Act> struct LayerBackwardCall {
 };
 
 template <class G, class Act>
-void check_layer_backward(const char* call, const LayerArrays<Act>& x, const LayerGradients<Act>& d, const LayerOptions& o) {
+void check_layer_backward(const char* call, const LayerArrays<Act>& x, const LayerGradients<Act>& d, const LayerOptions& o,
+                          const std::optional<Counts>& counts = {}) {
   constexpr int K = G::key::size, V = G::value::size, W = G::taps::size;
   for (auto [name, given] : {std::pair{"qkv", x.qkv.given}, {"b", x.b.given}, {"a", x.a.given}, {"conv_weights", x.conv_weights.given},
                              {"A_log", x.A_log.given}, {"dt_bias", x.dt_bias.given}, {"residual", x.residual.given},
@@ -227,17 +230,18 @@ void check_layer_backward(const char* call, const LayerArrays<Act>& x, const Lay
     checks::given(call, name, given);
   require(o.key_heads > 0, call, ": options.key_heads is ", o.key_heads, "; expected the number of key heads");
   const std::int64_t B = x.qkv.shape[0], T = x.qkv.shape[1], Hk = o.key_heads, H = x.a.shape[2], D = 2 * Hk * K + H * V;
+  const std::int64_t states = counts ? counts->states : B;
   check_heads(call, Hk, H);
-  check_layer_inputs<G>(call, x, o, B);
-  check_backward<G>(call, d.d_out, d.d_final, d.d_initial, x.initial, x.residual, x.residuals, B, T, H);
+  check_layer_inputs<G>(call, x, o, states);
+  check_backward<G>(call, d.d_out, d.d_final, d.d_initial, x.initial, x.residual, x.residuals, B, T, H, counts);
   checks::optional_shape(call, "dqkv", d.dqkv, {B, T, D});
   checks::optional_shape(call, "db", d.db, {B, T, H});
   checks::optional_shape(call, "da", d.da, {B, T, H});
-  checks::optional_shape(call, "d_conv_weights", d.d_conv_weights, {B, W, D});
-  checks::optional_shape(call, "d_conv_bias", d.d_conv_bias, {B, D});
-  checks::optional_shape(call, "dA_log", d.dA_log, {B, H});
-  checks::optional_shape(call, "ddt_bias", d.ddt_bias, {B, H});
-  checks::optional_shape(call, "d_conv_initial", d.d_conv_initial, {B, W - 1, D});
+  checks::optional_shape(call, "d_conv_weights", d.d_conv_weights, {states, W, D});
+  checks::optional_shape(call, "d_conv_bias", d.d_conv_bias, {states, D});
+  checks::optional_shape(call, "dA_log", d.dA_log, {states, H});
+  checks::optional_shape(call, "ddt_bias", d.ddt_bias, {states, H});
+  checks::optional_shape(call, "d_conv_initial", d.d_conv_initial, {states, W - 1, D});
   require(d.dqkv || d.db || d.da || d.d_conv_weights || d.d_conv_bias || d.dA_log || d.ddt_bias || d.d_conv_initial || d.d_initial, call,
           ": no gradient is given; expected one of dqkv, db, da, d_conv_weights, d_conv_bias, dA_log, ddt_bias, d_conv_initial and d_initial");
   require(!d.d_conv_bias || x.conv_bias, call, ": d_conv_bias is wanted, and conv_bias is missing");
