@@ -64,9 +64,10 @@ template <class Act> struct FoundLayerGradient {
   std::vector<f32> conv_weights, conv_bias, A_log, dt_bias, h0;
 };
 
-template <class Act = f32> FoundLayerGradient<Act> layer_gradient_call(const LayerInput<f32>& in, const Array<f32>& d_out, const Array<f32>& d_state = {}) {
+template <class Act = f32>
+FoundLayerGradient<Act> layer_gradient_call(const LayerInput<f32>& in, const Array<f32>& d_out, const Array<f32>& d_state = {}, const Array<f32>& d_conv = {}) {
   const std::int64_t T = in.tokens(), H = in.value_heads, D = in.channels(), N = (T + 63) / 64;
-  const auto qkv = as<Act>(in.qkv), a = as<Act>(in.a), b = as<Act>(in.b), conv = as<Act>(in.conv_state), given = as<Act>(d_out);
+  const auto qkv = as<Act>(in.qkv), a = as<Act>(in.a), b = as<Act>(in.b), conv = as<Act>(in.conv_state), given = as<Act>(d_out), conv_given = as<Act>(d_conv);
   std::vector<Act> out(given.size()), r(given.size());
   std::vector<f32> t_inv(static_cast<std::size_t>(N * 64 * H * 64)), states(static_cast<std::size_t>(N * H * 128 * 128));
   LayerArrays<Act> x;
@@ -89,6 +90,7 @@ template <class Act = f32> FoundLayerGradient<Act> layer_gradient_call(const Lay
   LayerGradients<Act> d;
   d.d_out = view(given, {1, T, H, 128});
   if (d_state.given()) d.d_final = view(d_state.data, {1, H, 128, 128});
+  if (d_conv.given()) d.d_conv_final = view(conv_given, {1, 3, D});
   d.dqkv = view(to.qkv, {1, T, D}), d.db = view(to.b, {1, T, H}), d.da = view(to.a, {1, T, H});
   d.d_conv_weights = view(to.conv_weights, {1, 4, D});
   if (in.conv_bias.given()) d.d_conv_bias = view(to.conv_bias, {1, D});

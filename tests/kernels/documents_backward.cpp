@@ -136,7 +136,7 @@ template <class A, class Geom> struct LayerRow : Row<A, Geom> {
   using G = Geom;
   using Base::C, Base::K, Base::V, Base::W, Base::Hk, Base::H, Base::D, Base::T, Base::n;
   static constexpr const char* name = "layer_backward_documents";
-  std::vector<Act> qkv, a, b, conv_initial, conv_final, dqkv, da, db, d_conv_initial;
+  std::vector<Act> qkv, a, b, conv_initial, conv_final, d_conv_final, dqkv, da, db, d_conv_initial;
   std::vector<f32> weights, bias, A_log, dt_bias, d_weights, d_bias, dA_log, ddt_bias;
   LayerArrays<Act> x;
   LayerOptions options{.key_heads = Hk};
@@ -144,7 +144,7 @@ template <class A, class Geom> struct LayerRow : Row<A, Geom> {
   explicit LayerRow(std::vector<i32> cu) : Base(std::move(cu)) {
     this->normal(qkv, T * D, 1), this->normal(a, T * H, 1), this->normal(b, T * H, 1), this->normal(conv_initial, n * (W - 1) * D, 1);
     this->normal(weights, W * D, 0.5), this->normal(bias, D, 0.1), this->normal(A_log, H, 0.5, -3), this->normal(dt_bias, H, 1);
-    this->room(conv_final, n * (W - 1) * D);
+    this->normal(d_conv_final, n * (W - 1) * D, 1), this->room(conv_final, n * (W - 1) * D);
     this->common(x);
     x.qkv = view(qkv, {1, T, D}), x.a = view(a, {1, T, H}), x.b = view(b, {1, T, H}), x.conv_weights = view(weights, {W, D}), x.conv_bias = view(bias, {D});
     x.A_log = view(A_log, {H}), x.dt_bias = view(dt_bias, {H}), x.conv_initial = view(conv_initial, {n, W - 1, D}), x.conv_final = view(conv_final, {n, W - 1, D});
@@ -160,6 +160,7 @@ template <class A, class Geom> struct LayerRow : Row<A, Geom> {
     this->common_gradients(d);
     this->room(dqkv, T * D), this->room(da, T * H), this->room(db, T * H), this->room(d_conv_initial, n * (W - 1) * D);
     this->room(d_weights, n * W * D), this->room(d_bias, n * D), this->room(dA_log, n * H), this->room(ddt_bias, n * H);
+    d.d_conv_final = view(d_conv_final, {n, W - 1, D});
     d.dqkv = view(dqkv, {1, T, D}), d.da = view(da, {1, T, H}), d.db = view(db, {1, T, H}), d.d_conv_initial = view(d_conv_initial, {n, W - 1, D});
     d.d_conv_weights = view(d_weights, {n, W, D}), d.d_conv_bias = view(d_bias, {n, D}), d.dA_log = view(dA_log, {n, H}), d.ddt_bias = view(ddt_bias, {n, H});
     return d;
@@ -175,13 +176,13 @@ template <class A, class Geom> struct LayerRow : Row<A, Geom> {
   void call_alone(std::int64_t i, LayerArrays<Act> x, LayerGradients<Act> d) const {
     this->cut_common(i, x, d, x.qkv, x.a, x.b, d.dqkv, d.da, d.db);
     const auto one = [&](auto&... v) { (cut(v, 0, i, 1), ...); };
-    one(x.conv_initial, x.conv_final, d.d_conv_initial, d.d_conv_weights, d.d_conv_bias, d.dA_log, d.ddt_bias);
+    one(x.conv_initial, x.conv_final, d.d_conv_final, d.d_conv_initial, d.d_conv_weights, d.d_conv_bias, d.dA_log, d.ddt_bias);
     Cpu cpu(1);
     layer_backward<G>(cpu, x, d, options);
   }
   void change(std::int64_t i) { this->louder(qkv, i), this->louder(this->d_out, i); }
   void without_states(LayerArrays<Act>& x, LayerGradients<Act>& d) const {
-    x.initial = {}, x.final = {}, d.d_final = {}, d.d_initial = {}, x.conv_initial = {}, x.conv_final = {}, d.d_conv_initial = {};
+    x.initial = {}, x.final = {}, d.d_final = {}, d.d_initial = {}, x.conv_initial = {}, x.conv_final = {}, d.d_conv_initial = {}, d.d_conv_final = {};
   }
 };
 
@@ -282,7 +283,7 @@ TEMPLATE_TEST_CASE("documents, backward: the gradients of each document", "", bf
   CHECK(worst > 1e-8);
 }
 
-TEST_CASE("documents, backward: d_initial in the place of d_final; no gradient of a parameter from no tokens") {
+TEST_CASE("documents, backward: cotangents of first states in the place of those of last ones; no gradient of a parameter from no tokens") {
   CoreRow<bf16, Four> row(ragged);
   const Outputs right = run(Cpu(2), row);
   auto d = row.gradients();
@@ -294,8 +295,17 @@ TEST_CASE("documents, backward: d_initial in the place of d_final; no gradient o
 
   LayerRow<f32, Four> layer(ragged);
   const Outputs all = run(Cpu(2), layer);
-  for (const char* name : {"d_conv_weights", "d_conv_bias", "dA_log", "ddt_bias", "d_conv_initial"})
+  for (const char* name : {"d_conv_weights", "d_conv_bias", "dA_log", "ddt_bias"})
     for (std::int64_t i = 0; i < layer.n; i++) CHECK((zeros_in(layer.part(named(all, name), false, i)) == 1) == (layer.length(i) == 0));
+  // The last inputs of no token are those before it; those of one token, all but the first.
+  const auto& d_before = named(all, "d_conv_initial");
+  for (std::int64_t i = 0; i < layer.n; i++)
+    CHECK((difference(layer.part(d_before, false, i), layer.part(layer.d_conv_final, false, i)) == "") == (layer.length(i) == 0));
+  auto fresh = layer.gradients();
+  fresh.d_conv_initial = view(layer.d_conv_final, {layer.n, 3, layer.D});
+  layer_backward_documents<Four>(cpu, layer.x, fresh, layer.cu, layer.options);
+  layer.d_conv_initial = layer.d_conv_final;
+  CHECK(differences(all, layer.outputs()) == "");
 }
 
 TEMPLATE_PRODUCT_TEST_CASE("documents, backward: what is refused", "", (CoreRow, LayerRow), ((f32, Four))) {

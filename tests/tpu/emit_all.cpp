@@ -156,6 +156,7 @@ class Writer {
       d.d_final = shaped<const f32>({states, n.Hv, G::key::size, G::value::size});
       d.d_initial = shaped<f32>({states, n.Hv, G::key::size, G::value::size});
       d.d_conv_initial = shaped<Act>({states, G::taps::size - 1, D});
+      d.d_conv_final = shaped<const Act>({states, G::taps::size - 1, D});
     }
     const LayerOptions o{.key_heads = n.Hk};
     write(type_name<Act>, what, s, [&](auto& m) { cu.empty() ? layer_backward<G>(m, x, d, o) : layer_backward_documents<G>(m, x, d, cu, o); });

@@ -54,7 +54,7 @@ void run_backward(const char* call, Machine& machine, const LayerArrays<Act>& x,
   if (p.turns.empty()) return;
   machine.check_turns(call, p.turns, C);
   LayerBackwardCall<G, Act> c{call, x, d, extent_of(p, x.qkv.shape[1], C, o.key_heads, x.a.shape[2]),
-                              query_options(o.scale, o.use_qk_norm, G::key::size), plan_documents(p, C, G::taps::size)};
+                              query_options(o.scale, o.use_qk_norm, G::key::size), plan_documents(p, C, G::taps::size, Turn::begins)};
   c.extent.descending = true;
   machine.run(c);
 }
@@ -109,7 +109,7 @@ void layer_backward_documents(Machine& machine, const LayerArrays<Act>& x, const
   detail::check_layer_backward<G>(call, x, d, options, detail::Counts{static_cast<std::int64_t>(all.size()), detail::chunks_of(all, G::chunk::size)});
   for (auto zero : {d.dA_log, d.ddt_bias, d.d_conv_bias}) detail::pass_on({}, zero, all);
   detail::pass_on({}, d.d_conv_weights, all);
-  detail::pass_on({}, d.d_conv_initial, all);
+  detail::pass_on(d.d_conv_final, d.d_conv_initial, all);
   detail::pass_on(d.d_final, d.d_initial, all);
   detail::run_backward<G>(call, machine, x, d, options, all);
 }

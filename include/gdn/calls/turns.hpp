@@ -64,14 +64,15 @@ inline TurnPlan plan_descending_turns(const std::vector<Sequence>& all, int C) {
   });
   return p;
 }
-// The same for the kernels of chunks: every sequence is one document, of which the last chunk may be a part.
-inline DocumentPlan plan_documents(const TurnPlan& p, int C, int taps) {
+// The same for the kernels of chunks: every sequence is one document, of which the last chunk may be a part. `last`: the flag of chunks
+// whose last inputs are handed on.
+inline DocumentPlan plan_documents(const TurnPlan& p, int C, int taps, i32 last = Turn::keeps) {
   DocumentPlan d{1, 0, C, static_cast<int>(p.turns.size()) / Turn::entries, {}, {}, {}, p.turns};
   for (int c = 0; c < d.chunks; c++) {
     const i32* turn = p.of(c);
     if (!p.whole)
       for (int i = 0; i < C; i++) d.word.push_back(1 << document_shift | (i < turn[Turn::rows] ? (1 << std::max(taps, 1)) - 1 : 0));
-    d.edge.push_back(turn[Turn::flags] & Turn::keeps ? c : -1);
+    d.edge.push_back(turn[Turn::flags] & last ? c : -1);
     for (int j = 1; j < taps; j++) d.edge.push_back(tail_rows + turn[Turn::rows] - taps + j);
   }
   if (!p.whole) d.boundary.assign(static_cast<std::size_t>(d.chunks) + 1, 1);
