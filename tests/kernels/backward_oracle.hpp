@@ -12,8 +12,9 @@ template <class Act> struct FoundGradient {
   std::vector<f32> g, beta, h0;
 };
 
-// One row of a batch. What in.g and in.h0 do not give has no gradient. d_state not given: zero.
-template <class Act = f32> FoundGradient<Act> gradient_call(const CoreInput<f32>& in, const Array<f32>& d_out, const Array<f32>& d_state = {}) {
+// One row of a batch. What in.g and in.h0 do not give has no gradient. d_state not given: zero. The backward runs on `machine`.
+template <class Act = f32, class Machine = Cpu>
+FoundGradient<Act> gradient_call(const CoreInput<f32>& in, const Array<f32>& d_out, const Array<f32>& d_state = {}, Machine machine = Machine(2)) {
   const std::int64_t T = in.tokens(), Hk = in.key_heads(), H = in.value_heads(), D = 128, N = (T + 63) / 64;
   require(in.key_dim() == D && in.value_dim() == D, "gradient_call: heads of ", in.key_dim(), " and ", in.value_dim(), " channels; expected 128");
   const auto q = as<Act>(in.q), k = as<Act>(in.k), v = as<Act>(in.v), given = as<Act>(d_out);
@@ -38,7 +39,7 @@ template <class Act = f32> FoundGradient<Act> gradient_call(const CoreInput<f32>
   d.dq = view(to.q, {1, T, Hk, D}), d.dk = view(to.k, {1, T, Hk, D}), d.dv = view(to.v, {1, T, H, D}), d.dbeta = view(to.beta, {1, T, H});
   if (in.g.given()) to.g.resize(in.g.size()), d.dg = view(to.g, {1, T, H});
   if (in.h0.given()) to.h0.resize(in.h0.size()), d.d_initial = view(to.h0, {1, H, D, D});
-  backward(cpu, x, d, options);
+  backward(machine, x, d, options);
   return to;
 }
 

@@ -30,6 +30,9 @@ struct Sequence {
     for (auto* x : {&final, &d_initial}) x->resize(static_cast<std::size_t>(B * H * K * V));
     t_inv.resize(static_cast<std::size_t>(B * N * C * H * C)), chunk_states.resize(static_cast<std::size_t>(B * N * H * K * V));
   }
+  std::vector<std::vector<f32>*> results() {
+    return {&out, &final, &residual, &t_inv, &chunk_states, &dq, &dk, &dv, &dg, &dbeta, &d_initial};
+  }
   Outputs outputs() const {
     return {{"out", out}, {"final", final}, {"dq", dq}, {"dk", dk}, {"dv", dv}, {"dg", dg}, {"dbeta", dbeta}, {"d_initial", d_initial}};
   }
@@ -78,6 +81,9 @@ struct LayerSequence {
     room(out, B * T * H * V), room(residual, B * T * H * V), room(final, B * H * K * V), room(d_initial, B * H * K * V);
     room(conv_final, B * (W - 1) * D), room(d_conv_initial, B * (W - 1) * D), room(t_inv, B * N * C * H * C), room(chunk_states, B * N * H * K * V);
     room(dqkv, B * T * D), room(da, B * T * H), room(db, B * T * H), room(d_weights, B * W * D), room(d_bias, B * D), room(dA_log, B * H), room(ddt_bias, B * H);
+  }
+  std::vector<std::vector<f32>*> results() {
+    return {&out, &final, &conv_final, &residual, &t_inv, &chunk_states, &dqkv, &da, &db, &d_weights, &d_bias, &dA_log, &ddt_bias, &d_conv_initial, &d_initial};
   }
   Outputs outputs() const {
     return {{"out", out}, {"final", final}, {"conv_final", conv_final}, {"dqkv", dqkv}, {"da", da}, {"db", db}, {"d_conv_weights", d_weights},
