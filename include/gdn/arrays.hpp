@@ -33,9 +33,9 @@ enum class Use { in, out };
 // What a chunk is to its sequence, in an array of `turns`.
 struct Turn {
   enum Entry { row, rows, from, to, flags, entries };  // first token and tokens of the chunk, slot to read and slot to write
-  static constexpr std::int32_t begins = 1, reads = 2, keeps = 4;
+  static constexpr std::int32_t begins = 1, reads = 2, keeps = 4, first = 8;
   // A carried ref starts anew with a chunk that begins, from slot `from` if it reads and from zeros if not. Where a chunk keeps, its value
-  // goes to slot `to`. Chunks that do neither name a slot that stays what it is.
+  // goes to slot `to`. Chunks that do neither name a slot that stays what it is. `first`: no tokens of its sequence lie before it.
 };
 
 struct RefInfo {

@@ -20,6 +20,7 @@ template <class Act> void move_all(Elsewhere<int>& e, CoreArrays<Act>& x, CoreGr
 template <class Act> void move_all(Elsewhere<int>& e, LayerArrays<Act>& x, LayerGradients<Act>& d) {
   e.move(x.qkv), e.move(x.a), e.move(x.b), e.move(x.conv_weights), e.move(x.conv_bias), e.move(x.A_log), e.move(x.dt_bias), e.move(x.conv_initial);
   e.move_result(d.dqkv), e.move_result(d.da), e.move_result(d.db), e.move_result(d.d_conv_weights), e.move_result(d.d_conv_bias);
+  e.move(d.d_conv_final);
   e.move_result(d.dA_log), e.move_result(d.ddt_bias), e.move_result(d.d_conv_initial);
 }
 

@@ -35,7 +35,7 @@ TEST_CASE("layer_backward, J14, B64: rows of a batch are calls of their own; thr
       auto x = call.x;
       auto d = all;
       const auto one = [&](auto&... v) { (cut(v, 0, row, 1), ...); };
-      one(x.qkv, x.a, x.b, x.conv_initial, x.initial, x.ids, x.residual, x.residuals.t_inv, x.residuals.chunk_states, d.d_out, d.d_final, d.dqkv);
+      one(x.qkv, x.a, x.b, x.conv_initial, x.initial, x.ids, x.residual, x.residuals.t_inv, x.residuals.chunk_states, d.d_out, d.d_final, d.d_conv_final, d.dqkv);
       one(d.da, d.db, d.d_conv_weights, d.d_conv_bias, d.dA_log, d.ddt_bias, d.d_conv_initial, d.d_initial);
       Cpu cpu(2);
       layer_backward(cpu, x, d, call.options());
@@ -139,7 +139,10 @@ TEST_CASE("layer_backward: no tokens, no rows") {
     LayerBackward<bf16> call(spec);
     const Outputs found = run(Cpu(1), call);
     CHECK(named(found, "d_initial") == call.d_final);
-    for (const char* name : {"d_conv_weights", "d_conv_bias", "dA_log", "ddt_bias", "d_conv_initial"}) {
+    Outputs given;
+    add_output(given, "d_conv_final", call.d_conv_final, true);
+    CHECK(named(found, "d_conv_initial") == given[0].values);
+    for (const char* name : {"d_conv_weights", "d_conv_bias", "dA_log", "ddt_bias"}) {
       const auto& x = named(found, name);
       CHECK(std::count(x.begin(), x.end(), 0.f) == static_cast<std::ptrdiff_t>(x.size()));
     }
@@ -178,6 +181,7 @@ TEST_CASE("layer_backward: what is refused") {
       {[](auto&, auto& d) { more(d.dA_log, 1); }, "layer_backward: dA_log has shape [2, 5]; expected [2, 4]"},
       {[](auto&, auto& d) { more(d.ddt_bias, 0); }, "layer_backward: ddt_bias has shape [3, 4]; expected [2, 4]"},
       {[](auto&, auto& d) { more(d.d_conv_initial, 1); }, "layer_backward: d_conv_initial has shape [2, 2, 320]; expected [2, 1, 320]"},
+      {[](auto&, auto& d) { more(d.d_conv_final, 2); }, "layer_backward: d_conv_final has shape [2, 1, 321]; expected [2, 1, 320]"},
       {[](auto&, auto& d) { more(d.d_initial, 3); }, "layer_backward: d_initial has shape [2, 4, 32, 49]; expected [2, 4, 32, 48]"},
       {[](auto& x, auto&) { x.conv_bias = {}; }, "layer_backward: d_conv_bias is wanted, and conv_bias is missing"},
       {[](auto& x, auto&) { x.conv_initial = {}; }, "layer_backward: d_conv_initial is wanted, and conv_initial is missing"},
@@ -192,6 +196,8 @@ TEST_CASE("layer_backward: what is refused") {
       {[](auto&, auto& d) { d.da = d.db; }, "layer_backward: output db overlaps da; expected separate memory"},
       {[](auto& x, auto& d) { d.d_conv_weights.data = const_cast<f32*>(x.conv_weights.data); },
        "layer_backward: output d_conv_weights overlaps conv_weights; expected separate memory"},
+      {[](auto&, auto& d) { d.d_conv_initial.data = const_cast<f32*>(d.d_conv_final.data) + 4; },
+       "layer_backward: output d_conv_initial overlaps d_conv_final; expected separate memory"},
       {[](auto& x, auto& d) { d.dA_log.data = const_cast<f32*>(x.A_log.data); }, "layer_backward: output dA_log overlaps A_log; expected separate memory"},
   };
   const Spec spec{.batch = 2, .tokens = 20, .key_heads = 2, .value_heads = 4, .documents = true, .initial = true};

@@ -99,6 +99,26 @@ TEST_CASE("prefix sums double their reach") {
   CHECK(difference(on_every_machine<Of<Row<64>, One, i32>, C>([](auto id, auto x) { return cumsum_within(id, x); }, one, x), y) == "");
 }
 
+TEST_CASE("B09: sums from each entry on, and of those before it, add up what they are of") {
+  using C = Of<Row<64>, One>;
+  const std::vector<i32> one(64, 5);
+  auto x = noise(10, 64);
+  const auto from = [](auto x) { return sums_from(x); };
+  const auto before = [](auto x) { return sums_before(x); };
+  std::vector<f32> down(x.rbegin(), x.rend()), right = by_doubling(down, one), wrong = one_by_one(down, one);
+  CHECK(difference(on_every_machine<C>(from, x), std::vector<f32>(right.rbegin(), right.rend())) == "");
+  CHECK(difference(on_every_machine<C>(from, x), std::vector<f32>(wrong.rbegin(), wrong.rend())) != "");
+  std::vector<f32> moved(x.begin(), x.end() - 1);
+  moved.insert(moved.begin(), 0.f);
+  CHECK(difference(on_every_machine<C>(before, x), by_doubling(moved, one)) == "");
+  CHECK(difference(on_every_machine<C>(before, x), one_by_one(moved, one)) != "");
+
+  // The total less a prefix sum is 0 here.
+  for (std::size_t i = 0; i < 64; i++) x[i] = i < 32 ? 1e8f : 1.f;
+  const auto y = on_every_machine<C>(from, x);
+  for (int i = 32; i < 64; i++) CHECK(y[static_cast<std::size_t>(i)] == static_cast<f32>(64 - i));
+}
+
 TEST_CASE("a product and a sum round twice, in the order they are written") {
   using A = Of<Row<16>, Lane<32>>;
   const auto a = noise(5, A::size, 2), b = noise(6, A::size, 2), c = noise(7, A::size, 2);

@@ -60,13 +60,14 @@ template <class Act, class G = Head128> struct LayerBackward {
   bool final_cotangent = true;
   Layer<Act, G> forward;
   LayerArrays<Act> x;  // as the forward had it
-  std::vector<Act> d_out, dqkv, db, da, d_conv_initial;
+  std::vector<Act> d_out, d_conv_final, dqkv, db, da, d_conv_initial;
   std::vector<f32> d_final, d_conv_weights, d_conv_bias, dA_log, ddt_bias, d_initial;
 
   explicit LayerBackward(const Spec& s) : spec(s), forward(s) {
     Random random(s.seed + 1000);
     for (std::int64_t i = 0; i < forward.tokens() * s.value_heads * V; i++) d_out.push_back(activation<Act>(s.scale * random.normal()));
     for (std::int64_t i = 0; i < forward.states(); i++) d_final.push_back(static_cast<f32>(s.scale * random.normal()));
+    for (std::int64_t i = 0; i < s.batch * (W - 1) * forward.channels(); i++) d_conv_final.push_back(activation<Act>(s.scale * random.normal()));
     run_forward();
   }
   LayerBackward(const LayerBackward&) = delete;
@@ -84,7 +85,7 @@ template <class Act, class G = Head128> struct LayerBackward {
     fresh(d_conv_weights, B * W * D), fresh(d_conv_bias, B * D), fresh(dA_log, B * H), fresh(ddt_bias, B * H), fresh(d_initial, forward.states());
     LayerGradients<Act> d;
     d.d_out = view(d_out, {B, T, H, V});
-    if (final_cotangent) d.d_final = view(d_final, {B, H, K, V});
+    if (final_cotangent) d.d_final = view(d_final, {B, H, K, V}), d.d_conv_final = view(d_conv_final, {B, W - 1, D});
     d.dqkv = view(dqkv, {B, T, D}), d.db = view(db, {B, T, H}), d.da = view(da, {B, T, H});
     d.d_conv_weights = view(d_conv_weights, {B, W, D});
     if (forward.bias) d.d_conv_bias = view(d_conv_bias, {B, D});

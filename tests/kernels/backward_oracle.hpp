@@ -12,8 +12,9 @@ template <class Act> struct FoundGradient {
   std::vector<f32> g, beta, h0;
 };
 
-// One row of a batch. What in.g and in.h0 do not give has no gradient. d_state not given: zero.
-template <class Act = f32> FoundGradient<Act> gradient_call(const CoreInput<f32>& in, const Array<f32>& d_out, const Array<f32>& d_state = {}) {
+// One row of a batch. What in.g and in.h0 do not give has no gradient. d_state not given: zero. The backward runs on `machine`.
+template <class Act = f32, class Machine = Cpu>
+FoundGradient<Act> gradient_call(const CoreInput<f32>& in, const Array<f32>& d_out, const Array<f32>& d_state = {}, Machine machine = Machine(2)) {
   const std::int64_t T = in.tokens(), Hk = in.key_heads(), H = in.value_heads(), D = 128, N = (T + 63) / 64;
   require(in.key_dim() == D && in.value_dim() == D, "gradient_call: heads of ", in.key_dim(), " and ", in.value_dim(), " channels; expected 128");
   const auto q = as<Act>(in.q), k = as<Act>(in.k), v = as<Act>(in.v), given = as<Act>(d_out);
@@ -38,7 +39,7 @@ template <class Act = f32> FoundGradient<Act> gradient_call(const CoreInput<f32>
   d.dq = view(to.q, {1, T, Hk, D}), d.dk = view(to.k, {1, T, Hk, D}), d.dv = view(to.v, {1, T, H, D}), d.dbeta = view(to.beta, {1, T, H});
   if (in.g.given()) to.g.resize(in.g.size()), d.dg = view(to.g, {1, T, H});
   if (in.h0.given()) to.h0.resize(in.h0.size()), d.d_initial = view(to.h0, {1, H, D, D});
-  backward(cpu, x, d, options);
+  backward(machine, x, d, options);
   return to;
 }
 
@@ -64,9 +65,10 @@ template <class Act> struct FoundLayerGradient {
   std::vector<f32> conv_weights, conv_bias, A_log, dt_bias, h0;
 };
 
-template <class Act = f32> FoundLayerGradient<Act> layer_gradient_call(const LayerInput<f32>& in, const Array<f32>& d_out, const Array<f32>& d_state = {}) {
+template <class Act = f32>
+FoundLayerGradient<Act> layer_gradient_call(const LayerInput<f32>& in, const Array<f32>& d_out, const Array<f32>& d_state = {}, const Array<f32>& d_conv = {}) {
   const std::int64_t T = in.tokens(), H = in.value_heads, D = in.channels(), N = (T + 63) / 64;
-  const auto qkv = as<Act>(in.qkv), a = as<Act>(in.a), b = as<Act>(in.b), conv = as<Act>(in.conv_state), given = as<Act>(d_out);
+  const auto qkv = as<Act>(in.qkv), a = as<Act>(in.a), b = as<Act>(in.b), conv = as<Act>(in.conv_state), given = as<Act>(d_out), conv_given = as<Act>(d_conv);
   std::vector<Act> out(given.size()), r(given.size());
   std::vector<f32> t_inv(static_cast<std::size_t>(N * 64 * H * 64)), states(static_cast<std::size_t>(N * H * 128 * 128));
   LayerArrays<Act> x;
@@ -89,6 +91,7 @@ template <class Act = f32> FoundLayerGradient<Act> layer_gradient_call(const Lay
   LayerGradients<Act> d;
   d.d_out = view(given, {1, T, H, 128});
   if (d_state.given()) d.d_final = view(d_state.data, {1, H, 128, 128});
+  if (d_conv.given()) d.d_conv_final = view(conv_given, {1, 3, D});
   d.dqkv = view(to.qkv, {1, T, D}), d.db = view(to.b, {1, T, H}), d.da = view(to.a, {1, T, H});
   d.d_conv_weights = view(to.conv_weights, {1, 4, D});
   if (in.conv_bias.given()) d.d_conv_bias = view(to.conv_bias, {1, D});

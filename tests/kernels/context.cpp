@@ -93,6 +93,28 @@ TEMPLATE_TEST_CASE("context parallel: all ranks together are one", "", Sequence,
       }
     }
 }
+// B47. Of the document that begins before the cut, rank 1 holds its first token alone; then one token less than the convolution looks back.
+TEMPLATE_TEST_CASE("context parallel: documents that begin just before a cut, and just behind it", "", Sequence, LayerSequence) {
+  for (int behind : {-3, -1, 0, 1, 2, 3, 5}) {
+    INFO(behind);
+    const std::vector<i32> ids = document_ids({{1, 64 + behind}, {2, 192 - behind}, {1, 128 + behind}, {2, 128 - behind}});
+    for (bool states : {false, true}) CHECK(farthest(on_ranks(4, TestType(ids), states), on_ranks(1, TestType(ids), states)) == "");
+  }
+}
+// B67. Rooms of results hold anything before a call.
+TEMPLATE_TEST_CASE("context parallel: what results held before", "", Sequence, LayerSequence) {
+  for (bool states : {false, true})
+    for (int ranks : {2, 4}) {
+      const auto from = [&](f32 x) {
+        TestType row(documents);
+        for (auto* room : row.results()) std::fill(room->begin(), room->end(), x);
+        return on_ranks(ranks, row, states);
+      };
+      const Outputs nan = from(std::numeric_limits<f32>::quiet_NaN()), zero = from(0);
+      const std::vector<std::string> unasked = {"d_initial", "d_conv_initial"};
+      CHECK(differences(states ? nan : without(nan, unasked), states ? zero : without(zero, unasked)) == "");
+    }
+}
 TEST_CASE("context parallel: one rank is the plain call") {
   Sequence r(documents), plain = r;
   const Outputs one = on_ranks(1, r, true);

@@ -30,6 +30,9 @@ struct Sequence {
     for (auto* x : {&final, &d_initial}) x->resize(static_cast<std::size_t>(B * H * K * V));
     t_inv.resize(static_cast<std::size_t>(B * N * C * H * C)), chunk_states.resize(static_cast<std::size_t>(B * N * H * K * V));
   }
+  std::vector<std::vector<f32>*> results() {
+    return {&out, &final, &residual, &t_inv, &chunk_states, &dq, &dk, &dv, &dg, &dbeta, &d_initial};
+  }
   Outputs outputs() const {
     return {{"out", out}, {"final", final}, {"dq", dq}, {"dk", dk}, {"dv", dv}, {"dg", dg}, {"dbeta", dbeta}, {"d_initial", d_initial}};
   }
@@ -63,7 +66,7 @@ template <class Comm, class Machine> void run_part(Comm& c, Machine machine, Seq
 
 // The same of the layer.
 struct LayerSequence {
-  std::vector<f32> qkv, a, b, weights, bias, A_log, dt_bias, conv_initial, initial, d_out, d_final;
+  std::vector<f32> qkv, a, b, weights, bias, A_log, dt_bias, conv_initial, initial, d_out, d_final, d_conv_final;
   std::vector<f32> out, final, conv_final, residual, t_inv, chunk_states, dqkv, da, db, d_weights, d_bias, dA_log, ddt_bias, d_conv_initial, d_initial;
   std::vector<i32> ids;
   explicit LayerSequence(std::vector<i32> documents) : ids(std::move(documents)) {
@@ -73,11 +76,14 @@ struct LayerSequence {
     };
     normal(qkv, B * T * D, 1), normal(a, B * T * H, 1), normal(b, B * T * H, 1), normal(weights, W * D, 0.5), normal(bias, D, 0.1);
     normal(A_log, H, 0.5, -4), normal(dt_bias, H, 0.5), normal(conv_initial, B * (W - 1) * D, 1), normal(initial, B * H * K * V, 1);
-    normal(d_out, B * T * H * V, 1), normal(d_final, B * H * K * V, 1);
+    normal(d_out, B * T * H * V, 1), normal(d_final, B * H * K * V, 1), normal(d_conv_final, B * (W - 1) * D, 1);
     auto room = [](auto& x, std::int64_t n) { x.resize(static_cast<std::size_t>(n)); };
     room(out, B * T * H * V), room(residual, B * T * H * V), room(final, B * H * K * V), room(d_initial, B * H * K * V);
     room(conv_final, B * (W - 1) * D), room(d_conv_initial, B * (W - 1) * D), room(t_inv, B * N * C * H * C), room(chunk_states, B * N * H * K * V);
     room(dqkv, B * T * D), room(da, B * T * H), room(db, B * T * H), room(d_weights, B * W * D), room(d_bias, B * D), room(dA_log, B * H), room(ddt_bias, B * H);
+  }
+  std::vector<std::vector<f32>*> results() {
+    return {&out, &final, &conv_final, &residual, &t_inv, &chunk_states, &dqkv, &da, &db, &d_weights, &d_bias, &dA_log, &ddt_bias, &d_conv_initial, &d_initial};
   }
   Outputs outputs() const {
     return {{"out", out}, {"final", final}, {"conv_final", conv_final}, {"dqkv", dqkv}, {"da", da}, {"db", db}, {"d_conv_weights", d_weights},
@@ -101,7 +107,7 @@ template <class Comm, class Machine> void run_part(Comm& c, Machine machine, Lay
   LayerGradients<f32> d;
   d.d_out = mine(view(std::as_const(r.d_out), {B, T, H, V}));
   if (states) {
-    d.d_final = view(std::as_const(r.d_final), {B, H, K, V});
+    d.d_final = view(std::as_const(r.d_final), {B, H, K, V}), d.d_conv_final = view(std::as_const(r.d_conv_final), {B, W - 1, D});
     d.d_initial = view(r.d_initial, {B, H, K, V}), d.d_conv_initial = view(r.d_conv_initial, {B, W - 1, D});
   }
   d.dqkv = mine(view(r.dqkv, {B, T, D})), d.da = mine(view(r.da, {B, T, H})), d.db = mine(view(r.db, {B, T, H}));

@@ -14,11 +14,11 @@ struct LayerError {
   double worst() const { return std::max({qkv, b, a, conv_weights, conv_bias, A_log, dt_bias, conv_state, h0}); }
 };
 // On the very arguments of the call: rounding them is no error of ours.
-template <class Act> LayerError layer_error(LayerInput<f32> in, Array<f32> d_out, const Array<f32>& d_state) {
-  for (auto* x : {&in.qkv, &in.a, &in.b, &in.conv_state, &d_out})
+template <class Act> LayerError layer_error(LayerInput<f32> in, Array<f32> d_out, const Array<f32>& d_state, Array<f32> d_conv) {
+  for (auto* x : {&in.qkv, &in.a, &in.b, &in.conv_state, &d_out, &d_conv})
     for (f32& e : x->data) e = to_f32(activation<Act>(e));
-  const auto found = layer_gradient_call<Act>(in, d_out, d_state);
-  const auto right = fused_layer_backward(widen(in), cast<double>(d_out), cast<double>(d_state));
+  const auto found = layer_gradient_call<Act>(in, d_out, d_state, d_conv);
+  const auto right = fused_layer_backward(widen(in), cast<double>(d_out), cast<double>(d_state), cast<double>(d_conv));
   const auto of = [](const auto& x, const Array<double>& y) { return x.empty() ? 0.0 : relative_l2(x, y); };
   // Sums over all tokens, of terms of both signs: relative to the terms.
   const auto of_sum = [](const std::vector<f32>& x, const Array<double>& y, const Array<double>& size) {
@@ -33,14 +33,18 @@ template <class Act> LayerError layer_error(LayerInput<f32> in, Array<f32> d_out
 
 template <class Act> void check_layouts(double bound) {
   LayerError worst;
-  for (const Layout& l : document_layouts()) {
+  auto layouts = document_layouts();
+  layouts.push_back({"fewer than the taps", 2, {}});
+  layouts.push_back({"one token behind a cut", 65, {}});
+  for (const Layout& l : layouts) {
     if (l.tokens == 0) continue;
     for (bool states : {false, true}) {
       CAPTURE(l.name, states);
       const auto in = random_layer<f32>(7, {l.tokens, 1, 2, 128, 128}, l.ids, states);
       Random random(5);
-      const auto e = layer_error<Act>(in, normal_array<f32>(random, {l.tokens, 2, 128}), normal_array<f32>(random, {2, 128, 128}));
-      CHECK(e.worst() <= bound);
+      const auto d_out = normal_array<f32>(random, {l.tokens, 2, 128}), d_state = normal_array<f32>(random, {2, 128, 128});
+      const auto e = layer_error<Act>(in, d_out, d_state, normal_array<f32>(random, {3, in.channels()}));
+      CHECK(e.worst() <= (l.tokens > 2 ? bound : 2 * bound));  // one gate of two tokens has a gradient: nothing averages its error
       if (e.worst() > worst.worst()) worst = e;
     }
   }

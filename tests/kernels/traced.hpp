@@ -12,6 +12,7 @@ struct Traced {
   template <class Call> void run(const Call& call) { test::simulate(simulate, Emit::traced(call)); }
   template <class F> void check_data(F) const {}
   template <class... Text> void check_kernels(std::int64_t, Text...) const {}
+  static void check_turns(const char* call, const std::vector<i32>& turns, int C) { Emit::check_turns(call, turns, C); }
 };
 
 // `call` on the CPU and in the simulator.
@@ -20,7 +21,9 @@ template <class Call> void check_traced(const Spec& spec, const std::vector<Sche
   const Outputs cpu = run(Cpu(2), call);
   for (const Schedule& s : schedules) {
     INFO(spec.name() << "; " << described(s));
-    CHECK(differences(cpu, run(Traced(s, options), call)) == "");
+    Traced traced(s, options);
+    CHECK(differences(cpu, run(traced, call)) == "");
+    if (Call::C == 64) CHECK(traced.simulate.module.schedule == s.name());
   }
 }
 

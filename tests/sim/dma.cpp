@@ -116,7 +116,7 @@ TEST_CASE("when elements move, by number") {
   CHECK(moved_at(5) == moved_at(5));
 }
 
-TEST_CASE("races: what is read and written while a copy is in flight") {
+TEST_CASE("B60: races: what is read and written while a copy is in flight") {
   const auto race = [](const std::string& first, const std::string& then) { return refusal(through_scratch(first, then), {x}); };
   const std::string zero = zero_tile("%zero"), clear = store("%zero", "%s0", tile);
   CHECK(race(start, finish + take) == "");

@@ -117,8 +117,9 @@ struct LayerGradient {
   Array<double> A_log_size, dt_bias_size;  // sums of absolute values of what those of A_log and dt_bias are sums of
 };
 
-// Gradients of sum(out . d_out) + sum(state . d_state) of the fused layer.
-inline LayerGradient fused_layer_backward(const LayerInput<double>& in, const Array<double>& d_out, const Array<double>& d_state = {}) {
+// Gradients of sum(out . d_out) + sum(state . d_state) + sum(conv_state . d_conv) of the fused layer.
+inline LayerGradient fused_layer_backward(const LayerInput<double>& in, const Array<double>& d_out, const Array<double>& d_state = {},
+                                          const Array<double>& d_conv = {}) {
   const int T = in.tokens(), Hk = in.key_heads, K = in.key_dim, Hv = in.value_heads, D = in.channels(), taps = in.taps(), halo = taps - 1;
   const auto core = core_of(in);
   const auto d = recurrence_backward(core, d_out, d_state);
@@ -156,6 +157,14 @@ inline LayerGradient fused_layer_backward(const LayerInput<double>& in, const Ar
       to.A_log_size(h) += std::abs(d.g(t, h) * core.g(t, h));
       to.dt_bias_size(h) += std::abs(to.a(t, h));
     }
+  }
+  // The new convolution state is a copy of the last inputs.
+  int end = T - 1;
+  while (packed && end >= 0 && doc(end) == 0) --end;
+  for (int j = 0; d_conv.given() && j < halo; ++j) {
+    const int from = end - halo + 1 + j;
+    if (packed && doc(from) != doc(end)) continue;
+    for (int c = 0; c < D; ++c) (from >= 0 ? to.qkv(from, c) : to.conv_state(halo + from, c)) += d_conv(j, c);
   }
   return to;
 }

@@ -20,7 +20,7 @@ BOUNDS = {
     "transition.bf16.p3.skewed.full_size_norm": (115 * HEADS, 126 * HEADS),
     "state_gradient.bf16.p3.skewed.full_size": (160 * HEADS, 176 * HEADS),
     "state_gradient.bf16.p3.skewed.full_size_norm": (160 * HEADS, 176 * HEADS),
-    "backward.bf16.lifted.full_size": (350 * HEADS, 385 * HEADS),
+    "backward.bf16.skewed.full_size": (190 * HEADS, 209 * HEADS),
 }
 # program: bytes that a grid step reads and writes
 NORMS = 256 * HEADS * 128 * 2

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gdn/calls/backward.hpp"
+#include "gdn/calls/documents_apart.hpp"
 #include "gdn/calls/forward.hpp"
 #include "gdn/calls/gated_norm.hpp"
 #include "gdn/calls/inverse.hpp"
@@ -117,8 +118,12 @@ class Writer {
   template <class G, class Act> void layer(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
     write(type_name<Act>, what, s, [&](auto& m) { layer_forward<G>(m, layer_arrays<G, Act>(n, f, true), {.key_heads = n.Hk}); });
   }
-  template <class G, class Act> void backward_of_core(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
+  // Documents apart, if cu has their cumulative lengths.
+  template <class G, class Act>
+  void backward_of_core(const std::string& what, const Schedule& s, const Sizes& n, const Form& f, const std::vector<i32>& cu = {}) {
     CoreArrays<Act> x = core_arrays<G, Act>(n, f, true);
+    const std::int64_t states = cu.empty() ? n.B : static_cast<std::int64_t>(cu.size()) - 1;
+    if (x.initial) x.initial.shape[0] = states;
     CoreGradients<Act> d;
     d.d_out = shaped<const Act>({n.B, n.T, n.Hv, G::value::size});
     d.dq = shaped<Act>({n.B, n.T, n.Hk, G::key::size});
@@ -127,29 +132,34 @@ class Writer {
     if (f.gate) d.dg = shaped<f32>({n.B, n.T, n.Hv});
     d.dbeta = shaped<f32>({n.B, n.T, n.Hv});
     if (f.states) {
-      d.d_final = shaped<const f32>({n.B, n.Hv, G::key::size, G::value::size});
-      d.d_initial = shaped<f32>({n.B, n.Hv, G::key::size, G::value::size});
+      d.d_final = shaped<const f32>({states, n.Hv, G::key::size, G::value::size});
+      d.d_initial = shaped<f32>({states, n.Hv, G::key::size, G::value::size});
     }
-    write(type_name<Act>, what, s, [&](auto& m) { backward<G>(m, x, d, {.use_qk_norm = true}); });
+    const CoreOptions o{.use_qk_norm = true};
+    write(type_name<Act>, what, s, [&](auto& m) { cu.empty() ? backward<G>(m, x, d, o) : backward_documents<G>(m, x, d, cu, o); });
   }
-  template <class G, class Act> void backward_of_layer(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
+  template <class G, class Act>
+  void backward_of_layer(const std::string& what, const Schedule& s, const Sizes& n, const Form& f, const std::vector<i32>& cu = {}) {
     LayerArrays<Act> x = layer_arrays<G, Act>(n, f, true);
-    const std::int64_t D = x.qkv.shape[2];
+    const std::int64_t D = x.qkv.shape[2], states = cu.empty() ? n.B : static_cast<std::int64_t>(cu.size()) - 1;
+    if (x.initial) x.initial.shape[0] = x.conv_initial.shape[0] = states;
     LayerGradients<Act> d;
     d.d_out = shaped<const Act>({n.B, n.T, n.Hv, G::value::size});
     d.dqkv = shaped<Act>({n.B, n.T, D});
     d.da = shaped<Act>({n.B, n.T, n.Hv});
     d.db = shaped<Act>({n.B, n.T, n.Hv});
-    d.d_conv_weights = shaped<f32>({n.B, G::taps::size, D});
-    if (f.bias) d.d_conv_bias = shaped<f32>({n.B, D});
-    d.dA_log = shaped<f32>({n.B, n.Hv});
-    d.ddt_bias = shaped<f32>({n.B, n.Hv});
+    d.d_conv_weights = shaped<f32>({states, G::taps::size, D});
+    if (f.bias) d.d_conv_bias = shaped<f32>({states, D});
+    d.dA_log = shaped<f32>({states, n.Hv});
+    d.ddt_bias = shaped<f32>({states, n.Hv});
     if (f.states) {
-      d.d_final = shaped<const f32>({n.B, n.Hv, G::key::size, G::value::size});
-      d.d_initial = shaped<f32>({n.B, n.Hv, G::key::size, G::value::size});
-      d.d_conv_initial = shaped<Act>({n.B, G::taps::size - 1, D});
+      d.d_final = shaped<const f32>({states, n.Hv, G::key::size, G::value::size});
+      d.d_initial = shaped<f32>({states, n.Hv, G::key::size, G::value::size});
+      d.d_conv_initial = shaped<Act>({states, G::taps::size - 1, D});
+      d.d_conv_final = shaped<const Act>({states, G::taps::size - 1, D});
     }
-    write(type_name<Act>, what, s, [&](auto& m) { layer_backward<G>(m, x, d, {.key_heads = n.Hk}); });
+    const LayerOptions o{.key_heads = n.Hk};
+    write(type_name<Act>, what, s, [&](auto& m) { cu.empty() ? layer_backward<G>(m, x, d, o) : layer_backward_documents<G>(m, x, d, cu, o); });
   }
   template <class G, class Act> void layer_states(const std::string& what, const Schedule& s, const Sizes& n, const Form& f) {
     write(type_name<Act>, what, s, [&](auto& m) { layer_forward_states<G>(m, layer_arrays<G, Act>(n, f, false), {.key_heads = n.Hk}); });
@@ -202,7 +212,10 @@ void shapes(Writer& w) {
 template <class Act> void backwards(Writer& w) {
   const Sizes n;
   const Form plain{.residuals = true, .bias = false};
-  w.backward_of_core<Head128, Act>("everything", Schedule::lifted(), n, everything);
+  for (const Schedule& s : {Schedule::lifted(), Schedule::paired(), Schedule::skewed()}) w.backward_of_core<Head128, Act>("everything", s, n, everything);
+  for (mosaic::Target target : mosaic::targets)
+    w.backward_of_core<Head128, Act>(text("fastest_", name_of(target)), Schedule::fastest("backward", target), n, everything);
+  w.backward_of_core<Head128, Act>("own_keys", Schedule::skewed(), {.Hk = 4, .Hv = 4}, everything);
   w.backward_of_core<Head128, Act>("plain", Schedule::lifted(), n, plain);
   w.backward_of_core<Head128, Act>("blocks", Schedule::lifted(4), {.T = 150, .Hk = 4, .Hv = 8, .B = 2}, everything);
   w.backward_of_core<Head128, Act>("three_heads", Schedule::lifted(), {.Hk = 1, .Hv = 3}, {.residuals = true, .gate = false});
@@ -210,6 +223,12 @@ template <class Act> void backwards(Writer& w) {
   w.backward_of_layer<Head128, Act>("plain", Schedule::lifted(), n, plain);
   w.backward_of_layer<Head128, Act>("blocks", Schedule::lifted(4), {.T = 150, .Hk = 4, .Hv = 8, .B = 2}, everything);
   w.backward_of_layer<Head128, Act>("short", Schedule::lifted(), {.T = 2}, everything);
+  const Sizes row{.T = 300, .Hk = 4, .Hv = 8};
+  const Form apart{.states = true, .residuals = true};
+  for (int heads : {0, 4}) {
+    w.backward_of_core<Head128, Act>(heads ? "blocks" : "", Schedule::lifted(heads), row, apart, {0, 64, 64, 192, 300});
+    w.backward_of_layer<Head128, Act>(heads ? "blocks" : "", Schedule::lifted(heads), row, apart, {0, 64, 64, 192, 300});
+  }
 }
 
 template <class Act> void by_tokens(Writer& w) {
@@ -386,7 +405,7 @@ void full_size(Writer& w) {
     x.residual = {}, x.residuals.chunk_states = {};  // what the first of two passes writes
     layer_forward_states(m, x, {.key_heads = large.Hk});
   });
-  w.backward_of_core<Head128, bf16>("full_size", Schedule::lifted(), large, {.residuals = true});
+  w.backward_of_core<Head128, bf16>("full_size", fastest("backward"), large, everything);
   scans<Precision::bf16x3, bf16>(w, "full_size", large, false, false, fastest);
   scans<Precision::bf16x3, bf16>(w, "full_size_norm", large, false, true, fastest);
   norms<bf16>(w, "full_size", {.T = 16384, .Hv = 64}, "full_size_without");

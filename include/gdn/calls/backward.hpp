@@ -24,6 +24,7 @@ template <class Act> struct CoreGradients {
 template <class Act> struct LayerGradients {
   View<const Act, 4> d_out;      // [B, T, Hv, V]
   View<const f32, 4> d_final;    // [B, Hv, K, V]; absent: zeros
+  View<const Act, 3> d_conv_final;  // [B, taps - 1, D]; absent: zeros
   View<Act, 3> dqkv;             // [B, T, D]; an emitted kernel returns it in its three parts, dq, dk and dv
   View<Act, 3> db, da;           // [B, T, Hv]
   View<f32, 3> d_conv_weights;   // [B, taps, D]
@@ -83,7 +84,7 @@ template <class G, class Act> struct CoreBackwardCall {
     return r;
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
-    with_documents(r.documents, extent.tokens % extent.chunk != 0,
+    with_documents(r.documents, extent.turns || extent.tokens % extent.chunk != 0,
                    [&](const auto& documents) { core_backward_head<P>(m, documents, r.core, options); });
   }
 };
@@ -92,17 +93,19 @@ template <class G, class Act> struct CoreBackwardCall {
 template <class G, class Act>
 void check_backward(const char* call, const View<const Act, 4>& d_out, const View<const f32, 4>& d_final, const View<f32, 4>& d_initial,
                     const View<const f32, 4>& initial, const View<Act, 4>& residual, const Residuals& r, std::int64_t B, std::int64_t T,
-                    std::int64_t H) {
+                    std::int64_t H, const std::optional<Counts>& counts) {
   constexpr int K = G::key::size, V = G::value::size;
-  check_residuals<G>(call, residual, r, B, T, H);
+  const std::int64_t states = counts ? counts->states : B;
+  check_residuals<G>(call, residual, r, B, T, H, counts);
   checks::shape(call, "d_out", d_out, {B, T, H, V});
-  checks::optional_shape(call, "d_final", d_final, {B, H, K, V});
-  checks::optional_shape(call, "initial", initial, {B, H, K, V});
-  checks::optional_shape(call, "d_initial", d_initial, {B, H, K, V});
+  checks::optional_shape(call, "d_final", d_final, {states, H, K, V});
+  checks::optional_shape(call, "initial", initial, {states, H, K, V});
+  checks::optional_shape(call, "d_initial", d_initial, {states, H, K, V});
   require(!d_initial || initial, call, ": d_initial is wanted, and initial is missing");
 }
 
-template <class G, class Act> void check_core_backward(const char* call, const CoreArrays<Act>& x, const CoreGradients<Act>& d) {
+template <class G, class Act>
+void check_core_backward(const char* call, const CoreArrays<Act>& x, const CoreGradients<Act>& d, const std::optional<Counts>& counts = {}) {
   constexpr int K = G::key::size, V = G::value::size;
   for (auto [name, given] : {std::pair{"q", x.q.given}, {"k", x.k.given}, {"beta", x.beta.given}, {"residual", x.residual.given},
                              {"t_inv", x.residuals.t_inv.given}, {"chunk_states", x.residuals.chunk_states.given}, {"d_out", d.d_out.given}})
@@ -114,7 +117,7 @@ template <class G, class Act> void check_core_backward(const char* call, const C
   checks::optional_shape(call, "g", x.g, {B, T, H});
   checks::shape(call, "beta", x.beta, {B, T, H});
   checks::optional_shape(call, "ids", x.ids, {B, T});
-  check_backward<G>(call, d.d_out, d.d_final, d.d_initial, x.initial, x.residual, x.residuals, B, T, H);
+  check_backward<G>(call, d.d_out, d.d_final, d.d_initial, x.initial, x.residual, x.residuals, B, T, H, counts);
   checks::optional_shape(call, "dq", d.dq, {B, T, Hk, K});
   checks::optional_shape(call, "dk", d.dk, {B, T, Hk, K});
   checks::optional_shape(call, "dv", d.dv, {B, T, H, V});
@@ -146,6 +149,7 @@ template <class G, class Act> struct LayerBackwardCall {
   Extent extent;
   QueryOptions options;
   DocumentPlan plan;
+  std::vector<i32> last_inputs = rows_of_last_inputs(plan, T::size);
 
   template <class M> struct Refs {
     LayerBackwardRefs<M, C, K, V, T> layer;
@@ -157,7 +161,13 @@ template <class G, class Act> struct LayerBackwardCall {
     const int qkv = b.array("qkv", Use::in, x.qkv), weights = b.array("conv_weights", Use::in, x.conv_weights);
     const int bias = bind_bias(b, x.conv_bias), before = b.array("conv_initial", Use::in, x.conv_initial);
     const int d_weights = b.array("d_conv_weights", Use::out, d.d_conv_weights), d_before = b.array("d_conv_initial", Use::out, d.d_conv_initial);
-    const int d_bias = b.array("d_conv_bias", Use::out, with_dimension(d.d_conv_bias));
+    const int d_bias = b.array("d_conv_bias", Use::out, with_dimension(d.d_conv_bias)), d_last = b.array("d_conv_final", Use::in, d.d_conv_final);
+    if (d.d_conv_final) {
+      const View<const i32, 2> rows = view(last_inputs.data(), {extent.batch, (T::size - 1) * plan.chunks});
+      const int array = b.array("last_inputs", Use::in, rows);
+      for (int j = 0; j + 1 < T::size; j++)
+        r.layer.last[static_cast<std::size_t>(j)] = b.template ref<i32, One, One>(array, Place::scalars, Use::in, Domain::token, 0, j * plan.chunks);
+    }
     auto conv = [&]<class W>(ConvBackwardRefs<M, C, W, T>& c, const std::string& part, Domain domain, int column, int heads) {
       using Edge = Row<T::size - 1>;
       c.x = b.template ref<f32, C, W>(qkv, Place::tokens, Use::in, domain, column);
@@ -167,6 +177,7 @@ template <class G, class Act> struct LayerBackwardCall {
       c.weights = b.template ref<f32, T, W>(weights, Place::weights, Use::in, domain, column);
       c.bias = b.template ref<f32, One, W>(bias, Place::weights, Use::in, domain, column);
       c.dx = b.template ref<f32, C, W>(b.array("d" + part, Use::out, columns_of(d.dqkv, column, heads, W::size)), Place::tokens, Use::out, domain);
+      c.d_final = b.template ref<f32, Edge, W>(d_last, Place::edge_rows, Use::in, domain, column);
       const auto to = b.template ref<f32, Edge, W>(d_before, Place::edge_rows, Use::out, domain, column);
       c.d_before = b.template carried<Row<tail_rows>, W>(part + "_d_before", domain, -1, to.id);
       auto summed = [&]<class R>(Ref<M, f32, R, W>& sum, int array, const char* what) {
@@ -195,7 +206,7 @@ template <class G, class Act> struct LayerBackwardCall {
     return r;
   }
   template <class M> void head(M& m, const Refs<M>& r) const {
-    with_documents(r.documents, extent.tokens % extent.chunk != 0,
+    with_documents(r.documents, extent.turns || extent.tokens % extent.chunk != 0,
                    [&](const auto& documents) { layer_backward_head<P>(m, documents, r.layer, options); });
   }
 
@@ -218,7 +229,8 @@ template <class G, class Act> struct LayerBackwardCall {
 };
 
 template <class G, class Act>
-void check_layer_backward(const char* call, const LayerArrays<Act>& x, const LayerGradients<Act>& d, const LayerOptions& o) {
+void check_layer_backward(const char* call, const LayerArrays<Act>& x, const LayerGradients<Act>& d, const LayerOptions& o,
+                          const std::optional<Counts>& counts = {}) {
   constexpr int K = G::key::size, V = G::value::size, W = G::taps::size;
   for (auto [name, given] : {std::pair{"qkv", x.qkv.given}, {"b", x.b.given}, {"a", x.a.given}, {"conv_weights", x.conv_weights.given},
                              {"A_log", x.A_log.given}, {"dt_bias", x.dt_bias.given}, {"residual", x.residual.given},
@@ -227,17 +239,19 @@ void check_layer_backward(const char* call, const LayerArrays<Act>& x, const Lay
     checks::given(call, name, given);
   require(o.key_heads > 0, call, ": options.key_heads is ", o.key_heads, "; expected the number of key heads");
   const std::int64_t B = x.qkv.shape[0], T = x.qkv.shape[1], Hk = o.key_heads, H = x.a.shape[2], D = 2 * Hk * K + H * V;
+  const std::int64_t states = counts ? counts->states : B;
   check_heads(call, Hk, H);
-  check_layer_inputs<G>(call, x, o, B);
-  check_backward<G>(call, d.d_out, d.d_final, d.d_initial, x.initial, x.residual, x.residuals, B, T, H);
+  check_layer_inputs<G>(call, x, o, states);
+  check_backward<G>(call, d.d_out, d.d_final, d.d_initial, x.initial, x.residual, x.residuals, B, T, H, counts);
   checks::optional_shape(call, "dqkv", d.dqkv, {B, T, D});
   checks::optional_shape(call, "db", d.db, {B, T, H});
   checks::optional_shape(call, "da", d.da, {B, T, H});
-  checks::optional_shape(call, "d_conv_weights", d.d_conv_weights, {B, W, D});
-  checks::optional_shape(call, "d_conv_bias", d.d_conv_bias, {B, D});
-  checks::optional_shape(call, "dA_log", d.dA_log, {B, H});
-  checks::optional_shape(call, "ddt_bias", d.ddt_bias, {B, H});
-  checks::optional_shape(call, "d_conv_initial", d.d_conv_initial, {B, W - 1, D});
+  checks::optional_shape(call, "d_conv_weights", d.d_conv_weights, {states, W, D});
+  checks::optional_shape(call, "d_conv_bias", d.d_conv_bias, {states, D});
+  checks::optional_shape(call, "dA_log", d.dA_log, {states, H});
+  checks::optional_shape(call, "ddt_bias", d.ddt_bias, {states, H});
+  checks::optional_shape(call, "d_conv_initial", d.d_conv_initial, {states, W - 1, D});
+  checks::optional_shape(call, "d_conv_final", d.d_conv_final, {states, W - 1, D});
   require(d.dqkv || d.db || d.da || d.d_conv_weights || d.d_conv_bias || d.dA_log || d.ddt_bias || d.d_conv_initial || d.d_initial, call,
           ": no gradient is given; expected one of dqkv, db, da, d_conv_weights, d_conv_bias, dA_log, ddt_bias, d_conv_initial and d_initial");
   require(!d.d_conv_bias || x.conv_bias, call, ": d_conv_bias is wanted, and conv_bias is missing");
@@ -248,12 +262,15 @@ void check_layer_backward(const char* call, const LayerArrays<Act>& x, const Lay
                                       checks::span_of("ids", x.ids, false), checks::span_of("conv_initial", x.conv_initial, false),
                                       checks::span_of("residual", x.residual, false), checks::span_of("t_inv", x.residuals.t_inv, false),
                                       checks::span_of("chunk_states", x.residuals.chunk_states, false), checks::span_of("d_out", d.d_out, false),
-                                      checks::span_of("d_final", d.d_final, false), checks::span_of("dqkv", d.dqkv, true),
+                                      checks::span_of("d_final", d.d_final, false), checks::span_of("d_conv_final", d.d_conv_final, false),
+                                      checks::span_of("dqkv", d.dqkv, true),
                                       checks::span_of("db", d.db, true), checks::span_of("da", d.da, true),
                                       checks::span_of("d_conv_weights", d.d_conv_weights, true), checks::span_of("d_conv_bias", d.d_conv_bias, true),
                                       checks::span_of("dA_log", d.dA_log, true), checks::span_of("ddt_bias", d.ddt_bias, true),
                                       checks::span_of("d_conv_initial", d.d_conv_initial, true), checks::span_of("d_initial", d.d_initial, true)},
-                     [](std::string_view o, std::string_view i) { return o == "d_initial" && i == "d_final"; });
+                     [](std::string_view o, std::string_view i) {
+                       return (o == "d_initial" && i == "d_final") || (o == "d_conv_initial" && i == "d_conv_final");
+                     });
 }
 
 inline Extent backward_extent(std::int64_t B, std::int64_t T, int C, std::int64_t Hk, std::int64_t H) {
@@ -278,7 +295,8 @@ void backward(Machine& machine, const CoreArrays<Act>& x, const CoreGradients<Ac
   machine.run(c);
 }
 
-// Gradients of sum(out . d_out) + sum(final . d_final), out and final those of `layer_forward` on the same arrays and options.
+// Gradients of sum(out . d_out) + sum(final . d_final) + sum(conv_final . d_conv_final) of what `layer_forward` gives on the same arrays
+// and options.
 template <class G = Head128, class Machine, class Act>
 void layer_backward(Machine& machine, const LayerArrays<Act>& x, const LayerGradients<Act>& d, const LayerOptions& o) {
   constexpr const char* call = "layer_backward";
@@ -288,14 +306,13 @@ void layer_backward(Machine& machine, const LayerArrays<Act>& x, const LayerGrad
   if (T == 0 || B == 0) {
     for (auto zero : {d.dA_log, d.ddt_bias, d.d_conv_bias}) detail::pass_on({}, zero);
     detail::pass_on({}, d.d_conv_weights);
-    detail::pass_on({}, d.d_conv_initial);
+    detail::pass_on(d.d_conv_final, d.d_conv_initial);
     return detail::pass_on(d.d_final, d.d_initial);
   }
-  detail::LayerBackwardCall<G, Act> c{call, x, d, detail::backward_extent(B, T, C, o.key_heads, x.a.shape[2]),
-                                      detail::query_options(o.scale, o.use_qk_norm, G::key::size), {}};
-  c.plan = plan_documents(x.ids, c.extent.batch, c.extent.tokens, C, W, x.initial || x.conv_initial, tail_rows);
-  if (!x.ids && T % C == 0) c.plan.word.clear();
-  machine.run(c);
+  const Extent extent = detail::backward_extent(B, T, C, o.key_heads, x.a.shape[2]);
+  DocumentPlan plan = plan_documents(x.ids, extent.batch, extent.tokens, C, W, x.initial || x.conv_initial, tail_rows);
+  if (!x.ids && T % C == 0) plan.word.clear();
+  machine.run(detail::LayerBackwardCall<G, Act>{call, x, d, extent, detail::query_options(o.scale, o.use_qk_norm, G::key::size), plan});
 }
 
 }  // namespace gdn

@@ -18,6 +18,18 @@ struct DocumentPlan {
   std::vector<i32> turns;     // [N, Turn::entries]: chunks of sequences (calls/sequences.hpp); `edge` is then [N, taps]
 };
 
+// For every one of a row's last inputs: its row in [tail; chunk] of each chunk, or -1; [B, taps - 1, N].
+inline std::vector<i32> rows_of_last_inputs(const DocumentPlan& p, int taps) {
+  std::vector<i32> rows;
+  for (int b = 0; b < p.batch; b++)
+    for (int j = 1; j < taps; j++)
+      for (int c = 0; c < p.chunks; c++) {
+        const i32* const edge = p.edge.data() + (p.turns.empty() ? b : c) * taps;
+        rows.push_back(edge[0] == c ? edge[j] : -1);
+      }
+  return rows;
+}
+
 // ids of one row of T tokens, or empty: one document.
 inline DocumentPlan plan_documents(const View<const i32, 2>& ids, int batch, int tokens, int chunk, int taps, bool continues, int tail_rows) {
   DocumentPlan p{batch, tokens, chunk, (tokens + chunk - 1) / chunk, {}, {}, {}, {}};

@@ -250,9 +250,9 @@ inline void check_heads(const char* call, std::int64_t key_heads, std::int64_t v
   require(key_heads > 0 && value_heads % key_heads == 0, call, ": ", value_heads, " value heads and ", key_heads,
           " key heads; expected a multiple");
 }
-// Outputs without a token: states pass on.
+// Outputs without a token: states pass on. Shapes alone have nothing to pass.
 template <class T, int Rank> void pass_on(const View<const T, Rank>& from, const View<T, Rank>& to) {
-  if (!to || (from && static_cast<const void*>(from.data) == to.data)) return;
+  if (!to || !to.data || (from && static_cast<const void*>(from.data) == to.data)) return;
   const std::int64_t n = count(to.shape);
   for (std::int64_t i = 0; i < n; i++) {
     std::int64_t rest = i, source = 0, target = 0;

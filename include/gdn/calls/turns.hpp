@@ -27,18 +27,21 @@ struct TurnPlan {
   const i32* of(std::int64_t chunk) const { return turns.data() + chunk * Turn::entries; }
   i32* of(std::int64_t chunk) { return turns.data() + chunk * Turn::entries; }
 };
+// f(sequence, its first token of the chunk, tokens)
+template <class F> void for_chunks(const std::vector<Sequence>& all, int C, F f) {
+  for (const Sequence& s : all)
+    for (std::int64_t first = 0; first < s.tokens; first += C) f(s, first, std::min<std::int64_t>(C, s.tokens - first));
+}
 inline TurnPlan plan_turns(const std::vector<Sequence>& all, int C) {
   TurnPlan p;
-  for (const Sequence& s : all)
-    for (std::int64_t first = 0; first < s.tokens; first += C) {
-      const std::int64_t rows = std::min<std::int64_t>(C, s.tokens - first);
-      const bool begins = first == 0, last = first + rows == s.tokens, reads = begins && s.from >= 0;
-      const i32 to = last ? s.to : s.snapshots.empty() ? -1 : s.snapshots[static_cast<std::size_t>(first / C)];
-      const i32 flags = (begins ? Turn::begins : 0) | (reads ? Turn::reads : 0) | (to >= 0 ? Turn::keeps : 0);
-      p.turns.insert(p.turns.end(), {static_cast<i32>(s.first + first), static_cast<i32>(rows), reads ? s.from : 0, std::max(to, 0), flags});
-      p.single &= begins && last, p.whole &= rows == C;
-      p.reads_all &= !begins || reads, p.keeps |= to >= 0, p.keeps_all &= to >= 0;
-    }
+  for_chunks(all, C, [&](const Sequence& s, std::int64_t first, std::int64_t rows) {
+    const bool begins = first == 0, last = first + rows == s.tokens, reads = begins && s.from >= 0;
+    const i32 to = last ? s.to : s.snapshots.empty() ? -1 : s.snapshots[static_cast<std::size_t>(first / C)];
+    const i32 flags = (begins ? Turn::begins | Turn::first : 0) | (reads ? Turn::reads : 0) | (to >= 0 ? Turn::keeps : 0);
+    p.turns.insert(p.turns.end(), {static_cast<i32>(s.first + first), static_cast<i32>(rows), reads ? s.from : 0, std::max(to, 0), flags});
+    p.single &= begins && last, p.whole &= rows == C;
+    p.reads_all &= !begins || reads, p.keeps |= to >= 0, p.keeps_all &= to >= 0;
+  });
   // A chunk that uses no slot names the one that is used next, whose block is then on its way, or else the last one.
   auto fill = [&](Turn::Entry entry, i32 flag) {
     const std::int64_t n = static_cast<std::int64_t>(p.turns.size()) / Turn::entries;
@@ -51,14 +54,25 @@ inline TurnPlan plan_turns(const std::vector<Sequence>& all, int C) {
   fill(Turn::to, Turn::keeps);
   return p;
 }
-// The same for the kernels of chunks: every sequence is one document, of which the last chunk may be a part.
-inline DocumentPlan plan_documents(const TurnPlan& p, int C, int taps) {
+// From the last chunk of a sequence to its first, which also reads what lies before the sequence: its slots are named in all of them.
+inline TurnPlan plan_descending_turns(const std::vector<Sequence>& all, int C) {
+  TurnPlan p;
+  for_chunks(all, C, [&](const Sequence& s, std::int64_t first, std::int64_t rows) {
+    const i32 flags = (first + rows == s.tokens ? Turn::begins | Turn::reads : 0) | (first == 0 ? Turn::first | Turn::keeps : 0);
+    p.turns.insert(p.turns.end(), {static_cast<i32>(s.first + first), static_cast<i32>(rows), s.from, s.to, flags});
+    p.whole &= rows == C;
+  });
+  return p;
+}
+// The same for the kernels of chunks: every sequence is one document, of which the last chunk may be a part. `last`: the flag of chunks
+// whose last inputs are handed on.
+inline DocumentPlan plan_documents(const TurnPlan& p, int C, int taps, i32 last = Turn::keeps) {
   DocumentPlan d{1, 0, C, static_cast<int>(p.turns.size()) / Turn::entries, {}, {}, {}, p.turns};
   for (int c = 0; c < d.chunks; c++) {
     const i32* turn = p.of(c);
     if (!p.whole)
       for (int i = 0; i < C; i++) d.word.push_back(1 << document_shift | (i < turn[Turn::rows] ? (1 << std::max(taps, 1)) - 1 : 0));
-    d.edge.push_back(turn[Turn::flags] & Turn::keeps ? c : -1);
+    d.edge.push_back(turn[Turn::flags] & last ? c : -1);
     for (int j = 1; j < taps; j++) d.edge.push_back(tail_rows + turn[Turn::rows] - taps + j);
   }
   if (!p.whole) d.boundary.assign(static_cast<std::size_t>(d.chunks) + 1, 1);

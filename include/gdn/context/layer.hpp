@@ -2,7 +2,8 @@
 // halo, and their gradient comes back; gradients of parameters are summed over the ranks in their order.
 //
 // A row's halo is zero where the taps of the next rank do not look: at padding and at other documents. `conv_initial` is read and
-// `d_conv_initial` written on rank 0; `conv_final` is the same on every rank, and so are the gradients of parameters.
+// `d_conv_initial` written on rank 0, `d_conv_final` is read on the last one; `conv_final` is the same on every rank, and so are the
+// gradients of parameters.
 #pragma once
 #include "gdn/calls/parts.hpp"
 #include "gdn/context/context.hpp"
@@ -13,6 +14,7 @@ namespace gdn::context {
 template <class Act> struct LayerRank : Rank {
   std::vector<Act> conv_state;   // [B, taps - 1, D]: the inputs before the part
   std::vector<char> in_halo;     // [B, taps - 1]: which of the part's last inputs the next rank looks at
+  std::vector<char> ends;        // [B]: whether the row's last valid token is here, and with it the end of `conv_final`
 };
 
 namespace detail {
@@ -111,6 +113,7 @@ LayerRank<Act> layer_forward(Comm& c, Machine& machine, const LayerArrays<Act>& 
   const std::vector<int> owners = detail::find_documents(c, x.ids, B, T, x.initial || x.conv_initial, r);
   const Sizes<4> square{B, H, K, K}, shape{B, H, K, V};
   const Sizes<3> conv{B, W - 1, D};
+  for (int owner : owners) r.ends.push_back(owner == c.rank());
   detail::exchange_halo(c, x, r, conv);
 
   std::vector<f32> s, t_inv(static_cast<std::size_t>(B * N * C * H * C));
@@ -147,7 +150,8 @@ void layer_backward(Comm& c, Machine& machine, const LayerArrays<Act>& x, const 
   constexpr int K = G::key::size, V = G::value::size, C = G::chunk::size, W = G::taps::size;
   gdn::detail::check_layer_backward<G>(call, x, d, o);
   const std::int64_t B = x.qkv.shape[0], T = x.qkv.shape[1], H = x.a.shape[2], D = x.qkv.shape[2];
-  detail::check_part(call, c, {B, T}, C, {{"d_final", d.d_final.given}, {"d_initial", d.d_initial.given}, {"d_conv_initial", d.d_conv_initial.given},
+  detail::check_part(call, c, {B, T}, C, {{"d_final", d.d_final.given}, {"d_conv_final", d.d_conv_final.given},
+                                          {"d_initial", d.d_initial.given}, {"d_conv_initial", d.d_conv_initial.given},
                                           {"dqkv", d.dqkv.given}, {"dA_log", d.dA_log.given}, {"ddt_bias", d.ddt_bias.given},
                                           {"d_conv_weights", d.d_conv_weights.given}, {"d_conv_bias", d.d_conv_bias.given}, {"ids", x.ids.given}});
   const Sizes<4> square{B, H, K, K}, shape{B, H, K, V};
@@ -163,6 +167,13 @@ void layer_backward(Comm& c, Machine& machine, const LayerArrays<Act>& x, const 
   detail::compose_backward<P, G>(c, machine, call, r, std::move(D_own), square, shape, d.d_final, behind);
 
   LayerGradients<Act> gradients = d;
+  std::vector<Act> d_last;
+  if (d.d_conv_final) {
+    gradients.d_conv_final = detail::states(d_last, conv);
+    if (c.rank() + 1 == c.size()) gdn::detail::pass_on(d.d_conv_final, detail::states(d_last, conv));
+    broadcast(c, c.size() - 1, std::span<Act>(d_last));
+    detail::keep_rows(d_last, r.ends);
+  }
   std::vector<Act> d_halo, from_next(static_cast<std::size_t>(count(conv)));
   gradients.d_final = c.size() == 1 ? d.d_final : View<const f32, 4>(detail::states(behind, shape));
   if (c.rank() > 0) gradients.d_initial = {}, gradients.d_conv_initial = detail::states(d_halo, conv);

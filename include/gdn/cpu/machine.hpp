@@ -129,13 +129,15 @@ class Machine {
   // Where pieces of a row begin that share nothing: sequences, chunks if nothing is carried, or the row as it is; and its end.
   std::vector<int> pieces() const {
     std::vector<int> starts;
-    for (int c = 0; c < extent.chunks(); c++)
-      if (c == 0 || !carries_ || (turns_ && is(Turn::begins, c))) starts.push_back(c);
+    for (int step = 0; step < extent.chunks(); step++)
+      if (step == 0 || !carries_ || (turns_ && is(Turn::begins, chunk_of(step, extent.chunks())))) starts.push_back(step);
     starts.push_back(extent.chunks());
     return starts;
   }
-  // Whether carried values are handed on after this step.
-  bool ends(int step) const { return turns_ ? is(Turn::keeps, step) : step + 1 == extent.chunks(); }
+  // The chunk that a step of `chunks` works on.
+  int chunk_of(int step, int chunks) const { return extent.descending ? chunks - 1 - step : step; }
+  // Whether carried values are handed on after this step, which works on this chunk.
+  bool ends(int step, int chunk) const { return turns_ ? is(Turn::keeps, chunk) : step + 1 == extent.chunks(); }
 
   // ---- stages and sharing
   template <class F> auto stage(int, F f) { return f(); }
@@ -165,7 +167,7 @@ class Machine {
   handle load(int ref) const;
   void store(int ref, const handle& x) const;
   void store_rows(int ref, const handle& history, int plan) const;
-  // A carried ref's value before the first chunk, and after the last one.
+  // A carried ref's value before the first chunk that is worked on, and after the last one; the rows before a row.
   handle initial(const RefInfo& r) const;
   void finish(const RefInfo& r, const handle& x) const;
 
@@ -510,14 +512,14 @@ template <class Body> void for_every_head(Machine& m, int threads, Body body) {
     };
     const int chunks = m.chunks_visited(at.batch), end = std::min(chunks, starts[piece + 1]);
     for (int step = starts[piece]; step < end; step++) {
-      at.chunk = x.descending ? chunks - 1 - step : step;
+      at.chunk = m.chunk_of(step, chunks);
       if (step == starts[piece]) for_carried([&](const RefInfo& r, Handle& h) { h = m.initial(r); });
       for (at.part = 0; at.part < ratio; at.part++) {
         at.next_shared = 0;
         at.next_sum = 0;
         body(m);
       }
-      if (m.ends(step)) for_carried([&](const RefInfo& r, Handle& h) { m.finish(r, h); });
+      if (m.ends(step, at.chunk)) for_carried([&](const RefInfo& r, Handle& h) { m.finish(r, h); });
     }
   });
 }
@@ -603,9 +605,9 @@ inline Machine::Window Machine::window(int ref, const Position& at) const {
     if (s.ends_with_row) rows = std::clamp(extent.tokens - at.chunk * extent.chunk - r.first_row, 0, r.rows);
   } else if (s.pool) {
     offset += turn(r.use == Use::in ? Turn::from : Turn::to, at.chunk) * s.batch;
-  } else if (s.ends_with_row) {
+  } else if (s.ends_with_row || r.place == Place::before) {
     offset += turn(Turn::row, at.chunk) * (s.chunk / extent.chunk);
-    rows = std::min(r.rows, turn(Turn::rows, at.chunk));
+    if (s.ends_with_row) rows = std::min(r.rows, turn(Turn::rows, at.chunk));
   } else {
     offset += at.chunk * s.chunk;
   }
@@ -664,7 +666,7 @@ inline Handle Machine::load(int ref) const {
     *h.data() = std::bit_cast<float>(limit(r, at.batch) - at.chunk * extent.chunk);
     return h;
   }
-  if (r.place == Place::before && at.chunk == 0) return initial(r);
+  if (r.place == Place::before && (turns_ ? is(Turn::first, at.chunk) : at.chunk == 0)) return initial(r);
   const Window w = next_window(ref);
   const void* data = w.array->data;
   const bool whole = w.rows == r.rows && w.column == 1 && r.cols > 1;
@@ -713,7 +715,7 @@ inline Handle Machine::initial(const RefInfo& r) const {
   Handle h = Handle::fresh(r.rows, r.cols);
   fill(h, 0.f);
   for (int i = 0; r.identity && i < r.rows; i++) h.data()[i * h.pitch() + i] = 1.f;
-  if (r.initial < 0 || (turns_ && !is(Turn::reads, position()->chunk))) return h;
+  if (r.initial < 0 || (r.place == Place::carried && turns_ && !is(Turn::reads, position()->chunk))) return h;
   const Handle from = load(r.initial);
   for (int i = 0; i < from.rows(); i++)  // fewer rows than carried are the last ones
     std::memcpy(h.data() + (r.rows - from.rows() + i) * h.pitch(), from.data() + i * from.pitch(), sizeof(float) * static_cast<std::size_t>(r.cols));

@@ -1,11 +1,14 @@
 // The backward of the whole layer: cotangents of the rows before the convolution, of a and b, of the parameters and of both initial states.
 // Convolution, SiLU, norms and gates are computed again; chunks run from the last to the first.
 //   y = silu(z): dz = dy s (1 + z (1 - s)), s = sigmoid(z)          z_t = sum over taps j of w_j x_(t-d) + bias, d = taps - 1 - j
-//   dx_t = sum over taps j ascending of w_j dz_(t+d), where t + d sees t, and what the later chunk gives to the rows before it
+//   dx_t = sum over taps j ascending of w_j dz_(t+d), where t + d sees t; then the cotangent of x_t among the row's last inputs, if they
+//          are handed on; then what the later chunk gives to the rows before it
 //   dw_j = sum over t of dz_t x_(t-d)      dbias = sum of dz        da = dg (-exp(A_log) sigmoid(a + dt_bias))      db = dbeta beta (1 - beta)
 //   dA_log = sum of dg g                   ddt_bias = sum of da
 // Sums over tokens: those of a chunk in the order of a sum over rows, then chunk by chunk from the last to the first.
 #pragma once
+#include <array>
+
 #include "gdn/kernels/core_backward.hpp"
 #include "gdn/kernels/layer_forward.hpp"
 
@@ -17,16 +20,20 @@ template <class M, class C, class W, class T> struct ConvBackwardRefs {
   Ref<M, f32, Row<tail_rows>, W> before;  // the rows before the chunk
   Ref<M, f32, T, W> weights;
   Ref<M, f32, One, W> bias;               // absent: no bias
+  Ref<M, f32, Row<T::size - 1>, W> d_final; // cotangent of the row's last inputs; absent: zeros
   Ref<M, f32, Row<tail_rows>, W> d_before;  // carried: what the chunk gives to the rows before it
   Ref<M, f32, C, W> dx;
   Ref<M, f32, T, W> d_weights;
   Ref<M, f32, One, W> d_bias;
 };
+// Where the last inputs of the row stand in [rows before the chunk; chunk]: a row, or -1 where they are not in them.
+template <class M, class T> using LastInputs = std::array<Ref<M, i32, One, One>, static_cast<std::size_t>(T::size - 1)>;
 template <class M, class C, class K, class V, class T> struct LayerBackwardRefs {
   ConvBackwardRefs<M, C, K, T> q, k;
   ConvBackwardRefs<M, C, V, T> v;
   Ref<M, f32, C, One> a, b;
   Ref<M, f32, One, One> A_log, dt_bias;
+  LastInputs<M, T> last;
   BackwardRefs<M, C, K, V> chunk;
   Ref<M, f32, C, One> da, db;
   Ref<M, f32, One, One> dA_log, ddt_bias;  // carried
@@ -63,9 +70,20 @@ template <int J, class Tap> auto taps_summed(Tap tap) {
   }
 }
 
+// The cotangents of the last inputs where those stand, zeros elsewhere.
+template <TileLike H, class M, class W, class T>
+H placed(const Ref<M, f32, Row<T::size - 1>, W>& d_final, const LastInputs<M, T>& last, const H& zeros) {
+  auto d = load(d_final);
+  H x = zeros;
+  unroll<T::size - 1>([&](auto j) {
+    x = map_ij([](auto i, auto, auto at, auto d, auto x) { return where(i == at, d, x); }, load(last[j]), row<j>(d), x);
+  });
+  return x;
+}
 // d: the cotangent of silu(z).
 template <class D, class M, class C, class W, class T>
-void conv_silu_backward(const D& documents, const ConvBackwardRefs<M, C, W, T>& r, const Convolved<M, C, W>& y, const Tile<M, f32, C, W>& d) {
+void conv_silu_backward(const D& documents, const ConvBackwardRefs<M, C, W, T>& r, const LastInputs<M, T>& last, const Convolved<M, C, W>& y,
+                        const Tile<M, f32, C, W>& d) {
   using Tail = Tile<M, f32, Row<tail_rows>, W>;
   auto dz = valid_rows(documents, silu_backward(y.z, d));
   auto weights = load(r.weights);
@@ -82,9 +100,14 @@ void conv_silu_backward(const D& documents, const ConvBackwardRefs<M, C, W, T>& 
                       retyped<Tail>(rows<distance, tail_rows>(concat_rows(none, first))), sum_rows(rows_that_see<distance>(documents, dz * read))};
   };
   auto [dx, d_before, d_weights] = taps_summed<T::size - 1>(tap);
+  if (r.d_final) {
+    auto handed_on = placed<decltype(history), M, W, T>(r.d_final, last, zeros_like(history));
+    dx = dx + retyped<Tile<M, f32, C, W>>(rows<tail_rows, C::size>(handed_on));
+    d_before = d_before + retyped<Tail>(rows<0, tail_rows>(handed_on));
+  }
   if (r.dx) {
-    auto last = retyped<Tail>(rows<C::size - tail_rows, tail_rows>(dx)) + later;
-    store(r.dx, retyped<Tile<M, f32, C, W>>(concat_rows(rows<0, C::size - tail_rows>(dx), last)));
+    auto end = retyped<Tail>(rows<C::size - tail_rows, tail_rows>(dx)) + later;
+    store(r.dx, retyped<Tile<M, f32, C, W>>(concat_rows(rows<0, C::size - tail_rows>(dx), end)));
   }
   store(r.d_before, d_before);
   add_to(r.d_weights, retyped<Tile<M, f32, T, W>>(d_weights));
@@ -137,13 +160,13 @@ void layer_backward_head(M& m, const D& documents, const LayerBackwardRefs<M, C,
   });
   auto sums = m.stage(1, [&] {
     auto d = head_cotangents<P>(documents, x.chunk, p.in.keys, p.scores, p.beta, 1.f);
-    conv_silu_backward(documents, x.v, convolved(documents, x.v), d.dv);
+    conv_silu_backward(documents, x.v, x.last, convolved(documents, x.v), d.dv);
     with_head_sums(
         m,
         [&](const auto&... sums) {
           auto key = key_cotangents<P>(documents, p.in.keys.rows, KeySums<M, C, K>{sums...}, 1.f);
-          conv_silu_backward(documents, x.q, p.in.q, prepared_backward(p.in.q.z, key.dq, options.scale));
-          conv_silu_backward(documents, x.k, p.in.k, prepared_backward(p.in.k.z, key.dk, 1.f));
+          conv_silu_backward(documents, x.q, x.last, p.in.q, prepared_backward(p.in.q.z, key.dq, options.scale));
+          conv_silu_backward(documents, x.k, x.last, p.in.k, prepared_backward(p.in.k.z, key.dk, 1.f));
         },
         d.key.U, d.key.X, d.key.h, d.key.I);
     return d.gates;

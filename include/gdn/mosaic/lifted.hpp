@@ -209,7 +209,7 @@ class Lifted : Lowering {
           in.push_back(reshape(slice(as_f32(all_rows, {rows_before, r.cols}, r.element), {rows_before - r.rows, 0}, {r.rows, r.cols}, Element::f32),
                                {1, r.rows, r.cols}, Element::f32));
         }
-        const int first = b.compare(0, chunk_at(delay), b.i32(0), "i1");
+        const int first = opens(delay);
         int v = b.op("arith.select", {first, start_of(r), concat(in, 0, all, Element::f32)}, "", vector_type(all, Element::f32));
         return r.element == Element::f32 ? v : b.op("arith.truncf", {v}, "", vector_type(all, r.element));
       }

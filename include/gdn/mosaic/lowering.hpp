@@ -50,7 +50,6 @@ class Lowering {
     int scale = 1, offset = 0;  // of block
     auto operator<=>(const Index&) const = default;
   };
-  static bool of_turn(const Index& i) { return i.kind >= Index::token_block; }
   struct Window {
     int array;
     Shape block;
@@ -129,7 +128,7 @@ class Lowering {
   }
   // Rows at the edge of a sequence: one window for all blocks of heads, so that blocks of an output meet in it.
   const Window& edge_window(const RefInfo& r, int delay) {
-    require(!turns() || r.use == Use::in || blocks() == 1, "heads_per_step is ", s.heads_per_step, ": a slot of ", p.arrays[r.array].name,
+    require(!turns() || r.use == Use::in || blocks() == 1 || blocks_inside(), "heads_per_step is ", s.heads_per_step, ": a slot of ", p.arrays[r.array].name,
             " is written at once; take all heads in one step");
     return window(r.array, {1, r.rows, row_width(r.array)}, {state_index(r), {}, {}}, turns() ? delay : 0, r.use);
   }
@@ -268,6 +267,8 @@ class Lowering {
   }
   // Whether a carried ref of a stage with this delay starts, or hands its value on, in this step; `step` is the one when rows are not turns.
   int begins(int step, int delay) { return turns() ? is_turn(Turn::begins, delay) : b.compare(0, step_index, b.i32(step), "i1"); }
+  // Whether no tokens of the row lie before the chunk.
+  int opens(int delay) { return turns() ? is_turn(Turn::first, delay) : b.compare(0, chunk_at(delay), b.i32(0), "i1"); }
   int ends(int delay) {
     return turns() ? is_turn(Turn::keeps, delay) : b.compare(0, step_index, b.i32(x.chunks() - 1 + delay), "i1");
   }
@@ -503,86 +504,100 @@ class Lowering {
   std::string transform(const Window& w, int k, const std::string& prefetch_arguments, const std::string& prefetch_types) const {
     const std::string op(1, mark_op), pad = "    ";
     std::string body;
-    auto constant = [&](const std::string& n, long v) {
-      body += pad + n + " = \"" + op + "arith.constant\"() {value = " + number(v) + " : i32} : () -> i32\n";
+    std::set<std::string> known;  // several indices may ask for the same
+    auto line = [&](const std::string& n, const std::string& what) {
+      if (known.insert(n).second) body += pad + n + " = \"" + op + what + "\n";
+      return n;
     };
+    auto constant = [&](const std::string& n, long v) { return line(n, "arith.constant\"() {value = " + number(v) + " : i32} : () -> i32"); };
     auto binary = [&](const std::string& n, const char* o, const std::string& l, const std::string& r) {
-      body += pad + n + " = \"" + op + o + "\"(" + l + ", " + r + ") : (i32, i32) -> i32\n";
+      return line(n, o + ("\"(" + l + ", " + r) + ") : (i32, i32) -> i32");
+    };
+    auto scalar = [&](const std::string& n, int array, const std::string& index_name, const std::string& index) {
+      const int scalars = prefetched_.at(array);
+      line(index_name, "arith.index_cast\"(" + index + ") : (i32) -> index");
+      return line(n, "memref.load\"(" + b.name(scalars) + ", " + index_name + ") : (" + b.type(scalars) + ", index) -> i32");
+    };
+    auto chunk = [&] {
+      std::string v = "%t";
+      if (const RefInfo* r = limiting()) {
+        scalar("%limit", r->array, "%row", "%b");
+        constant("%one", 1);
+        constant("%tokens", x.chunk);
+        binary("%before", "arith.subi", "%limit", "%one");
+        binary("%last_token", "arith.maxsi", "%before", "%zero");
+        binary("%last", "arith.divsi", "%last_token", "%tokens");
+        v = binary("%visited", "arith.minsi", v, "%last");
+      }
+      if (w.delay) {
+        constant("%delay", w.delay);
+        binary("%back", "arith.subi", v, "%delay");
+        v = binary("%first", "arith.maxsi", "%back", "%zero");
+      }
+      if (most_delay()) {
+        constant("%end", x.chunks() - 1);
+        v = binary("%work", "arith.minsi", v, "%end");
+      }
+      if (x.descending) {
+        constant("%latest", x.chunks() - 1);
+        v = binary("%chunk", "arith.subi", "%latest", v);
+      }
+      return v;
+    };
+    auto of_turn = [&](Turn::Entry entry) {
+      static const char* const names[] = {"row", "rows", "from", "to", "flags"};
+      const std::string n = names[entry], of = chunk();
+      constant("%entries", Turn::entries);
+      constant("%entry_" + n, entry);
+      binary("%turn", "arith.muli", of, "%entries");
+      binary("%scalar_" + n, "arith.addi", "%turn", "%entry_" + n);
+      return scalar("%turn_" + n, turns()->array, "%index_" + n, "%scalar_" + n);
     };
     constant("%zero", 0);
     std::string result, result_types;
     int next = 0;
     for (const Index& i : w.index) {
       std::string v = "%zero";
-      if (i.kind == Index::batch) v = "%b";
-      if (i.kind == Index::chunk || i.kind == Index::before || of_turn(i)) {
-        v = "%t";
-        if (const RefInfo* r = limiting()) {
-          const int scalars = prefetched_.at(r->array);
-          body += pad + "%row = \"" + op + "arith.index_cast\"(%b) : (i32) -> index\n";
-          body += pad + "%limit = \"" + op + "memref.load\"(" + b.name(scalars) + ", %row) : (" + b.type(scalars) + ", index) -> i32\n";
-          constant("%one", 1);
-          constant("%tokens", x.chunk);
-          binary("%before", "arith.subi", "%limit", "%one");
-          binary("%last_token", "arith.maxsi", "%before", "%zero");
-          binary("%last", "arith.divsi", "%last_token", "%tokens");
-          binary("%visited", "arith.minsi", v, "%last");
-          v = "%visited";
-        }
-        if (w.delay) {
-          constant("%delay", w.delay);
-          binary("%back", "arith.subi", v, "%delay");
-          binary("%first", "arith.maxsi", "%back", "%zero");
-          v = "%first";
-        }
-        if (most_delay()) {
-          constant("%end", x.chunks() - 1);
-          binary("%work", "arith.minsi", v, "%end");
-          v = "%work";
-        }
-        if (x.descending) {
-          constant("%latest", x.chunks() - 1);
-          binary("%chunk", "arith.subi", "%latest", v);
-          v = "%chunk";
-        }
-        if (i.kind == Index::before) {
-          constant("%blocks", x.chunk / rows_before);
+      switch (i.kind) {
+        case Index::zero: break;
+        case Index::batch: v = "%b"; break;
+        case Index::chunk: v = chunk(); break;
+        case Index::read_slot: v = of_turn(Turn::from); break;
+        case Index::written_slot: v = of_turn(Turn::to); break;
+        case Index::token_block:
+          v = of_turn(Turn::row);
+          if (x.chunk > 1) constant("%tokens", x.chunk), v = binary("%token_block", "arith.divsi", v, "%tokens");
+          break;
+        case Index::before:
           constant("%unit", 1);
-          binary("%first_block", "arith.muli", v, "%blocks");
+          if (turns()) constant("%tokens_of_block", rows_before), binary("%first_block", "arith.divsi", of_turn(Turn::row), "%tokens_of_block");
+          else constant("%blocks", x.chunk / rows_before), binary("%first_block", "arith.muli", chunk(), "%blocks");
           binary("%block_before", "arith.subi", "%first_block", "%unit");
-          binary("%held", "arith.maxsi", "%block_before", "%zero");
-          v = "%held";
+          v = binary("%held", "arith.maxsi", "%block_before", "%zero");
+          break;
+        case Index::block: {
+          const std::string n = number(next++);
+          constant("%scale" + n, i.scale);
+          constant("%offset" + n, i.offset);
+          binary("%block" + n, "arith.muli", "%g", "%scale" + n);
+          v = binary("%at" + n, "arith.addi", "%block" + n, "%offset" + n);
+          break;
         }
-      }
-      if (of_turn(i)) {
-        const int scalars = prefetched_.at(turns()->array);
-        constant("%entries", Turn::entries);
-        constant("%entry", i.kind == Index::token_block ? Turn::row : i.kind == Index::read_slot ? Turn::from : Turn::to);
-        binary("%turn", "arith.muli", v, "%entries");
-        binary("%scalar", "arith.addi", "%turn", "%entry");
-        body += pad + "%index = \"" + op + "arith.index_cast\"(%scalar) : (i32) -> index\n";
-        body += pad + "%named = \"" + op + "memref.load\"(" + b.name(scalars) + ", %index) : (" + b.type(scalars) + ", index) -> i32\n";
-        v = "%named";
-        if (i.kind == Index::token_block && x.chunk > 1) {
-          constant("%tokens", x.chunk);
-          binary("%token_block", "arith.divsi", v, "%tokens");
-          v = "%token_block";
+        case Index::block_of_first: case Index::block_of_last: {  // %g times 1 in that step, times 0 in the others
+          const bool first = i.kind == Index::block_of_first;
+          if (turns()) {
+            const int flag = first ? Turn::begins : Turn::keeps;
+            constant("%flag", flag);
+            binary("%set", "arith.andi", of_turn(Turn::flags), "%flag");
+            binary("%here", "arith.divsi", "%set", "%flag");
+          } else {
+            constant("%edge", first ? 1 : x.chunks() - 2);
+            binary("%from", "arith.subi", first ? "%edge" : "%t", first ? "%t" : "%edge");
+            binary("%here", "arith.maxsi", "%from", "%zero");
+          }
+          v = binary("%visited_block", "arith.muli", "%here", "%g");
+          break;
         }
-      }
-      if (i.kind == Index::block) {
-        const std::string n = number(next++);
-        constant("%scale" + n, i.scale);
-        constant("%offset" + n, i.offset);
-        binary("%block" + n, "arith.muli", "%g", "%scale" + n);
-        binary("%at" + n, "arith.addi", "%block" + n, "%offset" + n);
-        v = "%at" + n;
-      }
-      if (i.kind == Index::block_of_first || i.kind == Index::block_of_last) {  // %g times 1 in that step, times 0 in the others
-        constant("%edge", i.kind == Index::block_of_first ? 1 : x.chunks() - 2);
-        binary("%from", "arith.subi", i.kind == Index::block_of_first ? "%edge" : "%t", i.kind == Index::block_of_first ? "%t" : "%edge");
-        binary("%here", "arith.maxsi", "%from", "%zero");
-        binary("%visited_block", "arith.muli", "%here", "%g");
-        v = "%visited_block";
       }
       result += (result.empty() ? "" : ", ") + v;
       result_types += (result_types.empty() ? "" : ", ") + std::string("i32");

@@ -49,11 +49,18 @@ struct Schedule {
   // The fastest found for a kernel, by its name, at 64 value heads of 128 channels. Neighbours differ by some percent without a
   // visible reason, so these are found by trying (cmake/tune.sh), not derived.
   static Schedule fastest(const std::string& kernel, Target target) {
-    Schedule s = kernel == "backward" || kernel == "layer_backward" ? lifted() : skewed();
+    Schedule s = kernel == "layer_backward" ? lifted() : skewed();
     if (kernel.ends_with("_states")) s.vectors_tick = 12;
     if (kernel == "transition" || kernel == "state_gradient") s.group = 4;
     if (kernel == "transition") s.delay = {0, 0, 1};
     if (kernel == "state_gradient") s.order = {2, 1, 0};
+    if (kernel == "backward") {
+      s.group = 4;
+      s.delay = {0, 1, 1};
+      s.vectors_tick = 4;
+      s.stack_dots = s.multiply_narrow = true;
+      s.push_transposed_from = 64;
+    }
     if (target == Target::v5e) s.join_narrow_dots = false;  // its matrix units are 128 wide
     if (target != Target::tpu7x) s.vmem_limit_bytes = 100ll << 20;
     return s;
