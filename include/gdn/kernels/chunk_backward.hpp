@@ -1,6 +1,6 @@
 // The backward of one chunk of the gated delta rule (chunk_forward.hpp) for one value head, from what the forward left behind: M, r and
 // the state S before the chunk. do is the cotangent of o, dS that of the state after the chunk; s the factor of o.
-//   dx = (E M)^T do + (diag(w) M)^T (k dS)      dv = dx      w = gb b      E_ij = s G_ij b_j (q k^T)_ij, i >= j
+//   dx = (E M)^T do + (diag(w) M)^T (k dS)      dv = dx      w = gb b      E = (s q k^T . G) diag(b), (E M)^T = (diag(b) M)^T (s q k^T . G)^T
 //   U = (do r^T) . G      X = (dx r^T) . G      D = U . s q k^T - X . k k^T, the products masked as in the forward
 //   hq = S do^T           hk = S dx^T           I = dS r^T
 //   dq = sum over heads of (s U diag(b)) k + s gf hq
@@ -93,8 +93,7 @@ HeadCotangents<M, C, K, V> head_cotangents(const D& documents, const BackwardRef
   auto b = as_row(beta), gf = as_row(s.gf);
 
   auto dx = dot<P>(s.to_dx, concat_rows(d_out, dot<P>(x.rows.k, dS)));
-  auto read = as_operand<P>(scaled(gf, scale)), forgotten = as_operand<P>(map([](auto gf) { return 0.f - gf; }, gf));
-  auto to_dS = concat_cols(x.qT * read, x.kT * forgotten);
+  auto to_dS = concat_cols(x.qT * scaled(gf, scale), x.kT * map([](auto gf) { return 0.f - gf; }, gf));
   store(refs.d_state, map([](auto gl, auto dS, auto added) { return gl * dS + added; }, s.gl, dS, product<P>(to_dS, concat_rows(d_out, dx))));
 
   auto rT = transpose(r);

@@ -71,7 +71,6 @@ class Paired : Lowering {
     passes.scalars_by_rows();
     if (s.vectors_ahead) passes.vectors_ahead();
     passes.round_where_made();
-    if (s.multiply_narrow) passes.multiply_narrow();
     passes.turn_narrow();
     passes.sort();
     mark_used();
@@ -180,16 +179,9 @@ class Paired : Lowering {
   // Columns side by side that only left operands of dots are made of: in a pair [A B] is [A0 A1 B0 B1], which costs no moves.
   void find_segments() {
     in_segments_.assign(p.size(), 0);
-    auto left_only = [&](int n) {
-      return std::all_of(users[n].begin(), users[n].end(), [&](int u) { return p[u].op == Op::dot && p[u].in[0] == n && p[u].in[1] != n; });
-    };
-    for (int i = 0; i < p.size(); i++) {
-      if (p[i].op != Op::concat_cols || p[i].rows == 1 || p[i].domain != Domain::value_head) continue;
-      const bool rounded = std::all_of(users[i].begin(), users[i].end(), [&](int u) { return p[u].op == Op::round && left_only(u); });
-      in_segments_[i] = rounded || left_only(i);
-      if (rounded)
-        for (int u : users[i]) in_segments_[u] = 1;
-    }
+    for (int i = 0; i < p.size(); i++)
+      in_segments_[i] = p[i].op == Op::concat_cols && p[i].rows > 1 && p[i].domain == Domain::value_head &&
+                        std::all_of(users[i].begin(), users[i].end(), [&](int u) { return p[u].op == Op::dot && p[u].in[0] == i && p[u].in[1] != i; });
   }
   // Tiles of a value head of whole registers, made without crossing lanes.
   void find_parts() {
@@ -199,7 +191,7 @@ class Paired : Lowering {
       if (q.domain != Domain::value_head || is_table_[i] || q.cols != 128) continue;
       const bool from_memory = q.op == Op::load && p.refs[q.ref].place != Place::sequence;
       const bool from_vector = q.op == Op::stretch && (p[q.in[0]].cols == q.cols || is_table_[q.in[0]] || p[q.in[0]].domain <= Domain::token);
-      has_parts_[i] = from_memory || from_vector || (trace::elementwise(q.op) && !in_segments_[i]) || q.op == Op::select || q.op == Op::rows || q.op == Op::concat ||
+      has_parts_[i] = from_memory || from_vector || trace::elementwise(q.op) || q.op == Op::select || q.op == Op::rows || q.op == Op::concat ||
                       (q.op == Op::concat_cols && !in_segments_[i]);
     }
   }
@@ -671,10 +663,6 @@ class Paired : Lowering {
     auto operand = [&](int k) -> const Tiles& { return get(q.in[static_cast<std::size_t>(k)], pair, f == table ? table : operand_form(q.in[static_cast<std::size_t>(k)], f)); };
     if (f == table && trace::elementwise(q.op)) return table_elementwise(n, rows, w);
     if (q.domain == Domain::token && (q.rows == 1 || q.cols == 1)) return as_one(token_vector(n, q.rows > 1, w));
-    if (q.op == Op::round && p[q.in[0]].op == Op::stretch && is_table_[p[q.in[0]].in[0]] && p[p[q.in[0]].in[0]].rows == 1) {
-      const int row = b.op("arith.truncf", {lanes_of_row(p[q.in[0]].in[0], pair, f)}, "", vector_type({1, w}, Element::bf16));
-      return as_one(broadcast(row, {rows, w}, Element::bf16));
-    }
     if (trace::elementwise(q.op)) {
       if (q.op == Op::extend && p[q.in[0]].op == Op::load && is_table_[n]) return operand(0);
       std::vector<Tiles> in;
@@ -1092,7 +1080,7 @@ class Paired : Lowering {
     if (!in_segments_[left]) return block_diagonal(t);
     Tiles out{{}, t.width, t.element};
     int at = 0;
-    for (int j : p[p[left].op == Op::round ? p[left].in[0] : left].in) {
+    for (int j : p[left].in) {
       const Tiles segment = block_diagonal(rows_of(t, at, p[j].cols));
       out.pieces.insert(out.pieces.end(), segment.pieces.begin(), segment.pieces.end());
       at += p[j].cols;

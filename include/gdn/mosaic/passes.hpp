@@ -86,19 +86,6 @@ class Passes {
       if (n.op == Op::round && !needed[n.in[0]]) n.stage = p[n.in[0]].stage;
   }
 
-  // A product of two numbers of bf16, rounded to it, is their product in bf16.
-  void multiply_narrow() {
-    const int count = p.size();
-    for (int i = 0; i < count; i++) {
-      const Node n = p[i], m = p[n.in.empty() ? i : n.in[0]];
-      if (n.op != Op::round || m.op != Op::mul || vector(n) || !p.exact_in_bf16(m.in[0]) || !p.exact_in_bf16(m.in[1])) continue;
-      p.stage = n.stage;
-      std::vector<int> in;
-      for (int j : m.in) in.push_back(p.round(j));
-      p.nodes[i] = {.op = Op::mul, .in = in, .rows = n.rows, .cols = n.cols, .element = Element::bf16, .stage = n.stage, .domain = n.domain};
-    }
-    sort();
-  }
   // Transposes of tiles that are rounded before or right after are done in bf16: half the registers.
   void turn_narrow() {
     const int count = p.size();

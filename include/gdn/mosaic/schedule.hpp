@@ -26,7 +26,6 @@ struct Schedule {
   bool vectors_ahead = false;       // per-head vectors are made one chunk before the first stage needs them, at this tick:
   int vectors_tick = 8;
   bool join_narrow_dots = true;     // 128-lane dots of two pairs as one of 256: for 256x256 matrix units
-  bool multiply_narrow = false;     // products of numbers of bf16 that are rounded to it: in bf16
   bool stack_dots = false;          // dots of a pair that share their right operand are one
   int push_transposed_from = 1 << 20;  // the matrix unit transposes right operands of that many columns and more
   std::int64_t vmem_limit_bytes = 60ll << 20;
@@ -58,7 +57,7 @@ struct Schedule {
       s.group = 4;
       s.delay = {0, 1, 1};
       s.vectors_tick = 4;
-      s.stack_dots = s.multiply_narrow = true;
+      s.stack_dots = true;
       s.push_transposed_from = 64;
     }
     if (target == Target::v5e) s.join_narrow_dots = false;  // its matrix units are 128 wide
