@@ -45,7 +45,7 @@ TEMPLATE_TEST_CASE("backward: orders of the same work", "", bf16, f32) {
   all.push_back(changed(fastest, [](Schedule& s) { s.push_transposed_from = 128; }));
   all.push_back(changed(fastest, [](Schedule& s) { s.stack_dots = false; }));
   all.push_back(changed(fastest, [](Schedule& s) { s.order = {0, 2, 1}, s.vectors_tick = 20; }));
-  all.push_back(changed(fastest, [](Schedule& s) { s.stack_dots = false, s.join_narrow_dots = false; }));
+  all.push_back(changed(fastest, [](Schedule& s) { s.stack_dots = s.turn_narrow = false, s.join_narrow_dots = false; }));
   for (int T : {60, 200})
     check_traced<CoreBackward<TestType>>({.batch = 2, .tokens = T, .key_heads = 2, .value_heads = 8, .documents = true, .initial = true, .normalise = true}, all);
 }

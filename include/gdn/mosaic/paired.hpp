@@ -71,7 +71,7 @@ class Paired : Lowering {
     passes.scalars_by_rows();
     if (s.vectors_ahead) passes.vectors_ahead();
     passes.round_where_made();
-    passes.turn_narrow();
+    if (s.turn_narrow) passes.turn_narrow();
     passes.sort();
     mark_used();
     is_table_ = passes.tables();
@@ -921,7 +921,7 @@ class Paired : Lowering {
       const int upper = cut(v, 0, q.rows, 0, q.cols, q.element), lower = cut(v, q.rows, q.rows, 0, q.cols, q.element);
       return as_one(added(upper, lower));
     }
-    if (f == paired && a.rows == 64 && a.cols == 64 && s.group % 2 == 0 && (pair | 1) < pairs_) {
+    if (f == paired && q.element == Element::bf16 && a.rows == 64 && a.cols == 64 && s.group % 2 == 0 && (pair | 1) < pairs_) {
       // [A B] on top of [C D], turned, is [A C] on top of [B D]: one turn for two pairs.
       const int first = pair & ~1;
       std::vector<int> both;

@@ -27,6 +27,7 @@ struct Schedule {
   int vectors_tick = 8;
   bool join_narrow_dots = true;     // 128-lane dots of two pairs as one of 256: for 256x256 matrix units
   bool stack_dots = false;          // dots of a pair that share their right operand are one
+  bool turn_narrow = false;         // tiles whose values bf16 holds, or which are rounded next, are transposed in bf16
   int push_transposed_from = 1 << 20;  // the matrix unit transposes right operands of that many columns and more
   std::int64_t vmem_limit_bytes = 60ll << 20;
   // States that move from slot to slot have one buffer instead of two: less VMEM, and steps that wait for them.
@@ -57,7 +58,7 @@ struct Schedule {
       s.group = 4;
       s.delay = {0, 1, 1};
       s.vectors_tick = 4;
-      s.stack_dots = true;
+      s.stack_dots = s.turn_narrow = true;
       s.push_transposed_from = 64;
     }
     if (target == Target::v5e) s.join_narrow_dots = false;  // its matrix units are 128 wide
