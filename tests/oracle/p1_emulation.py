@@ -47,6 +47,10 @@ class Dots:
         self.operand = bf16 if precision == "P1" else f32
         self.chain = chain
 
+    def in_two_parts(self, a, b):
+        """a b, where a is hi + lo in class P1."""
+        return f32(self(a, b) + self(f32(a - bf16(a)), b)) if self.operand is bf16 else self(a, b)
+
     def __call__(self, a, b):
         a, b = (self.operand(x).astype(np.float64) for x in (a, b))
         if not self.chain:
@@ -71,7 +75,7 @@ def prefix_sums(x):
 
 
 def unit_lower_inverse(N, dot):
-    """(I + N)^-1, N [.., 64, 64] strictly lower: diagonal blocks column by column in f32, then merged in pairs."""
+    """(I + N)^-1, N [.., 64, 64] strictly lower: diagonal blocks column by column in f32, then merged in pairs, the last in two parts."""
     n = N.shape[-1]
     M = np.broadcast_to(np.eye(n, dtype=np.float32), N.shape).copy()
     for s in range(0, n, BLOCK):
@@ -82,7 +86,8 @@ def unit_lower_inverse(N, dot):
     while size < n:
         for s in range(0, n, 2 * size):
             top, low = slice(s, s + size), slice(s + size, s + 2 * size)
-            M[..., low, top] = -dot(M[..., low, low], dot(N[..., low, top], M[..., top, top]))
+            inner = dot.in_two_parts if 2 * size == n else dot
+            M[..., low, top] = -dot(M[..., low, low], inner(N[..., low, top], M[..., top, top]))
         size *= 2
     return M
 

@@ -841,7 +841,7 @@ inline Handle Machine::summed(const Handle& x, const std::int32_t* ids) {
   }
   return out;
 }
-// The blocks of the definition that are not zero: M21 = 0 - M22 (N21 M11), in place.
+// The blocks of the definition that are not zero: M21 = 0 - M22 (N21 M11), in place; the last N21 in two parts, if it is rounded.
 [[gnu::noinline]] inline Handle Machine::merged(Precision p, const Handle& N, const Handle& blocks) {
   constexpr int B = 16;
   Handle out = Handle::fresh(N.rows(), N.columns());
@@ -860,6 +860,14 @@ inline Handle Machine::summed(const Handle& x, const std::int32_t* ids) {
       Gemm inner{.m = S, .n = S, .k = S, .a = N21, .a_row = N.pitch(), .a_col = 1, .b = M11, .b_row = pitch, .c = products.data(), .c_row = S};
       inner.b_part = Part::lower;
       multiply(p, inner);
+      if (p == Precision::bf16 && 2 * S == N.rows()) {
+        const Storage low(static_cast<std::size_t>(S * S));
+        const Packed rest = Packed::columns(S, S, N21, N.pitch(), Piece::low), right = Packed::rows(S, S, M11, pitch);
+        PackedGemm of_low = packed_gemm(S, S, S, rest, right, low.data(), S);
+        of_low.b_part = Part::lower;
+        gemm(of_low);
+        for (int i = 0; i < S * S; i += W) cpu::store(products.data() + i, cpu::load(products.data() + i) + cpu::load(low.data() + i));
+      }
       Gemm outer{.m = S, .n = S, .k = S, .a = M22, .a_row = pitch, .a_col = 1, .b = products.data(), .b_row = S, .c = M + (at + S) * pitch + at, .c_row = pitch};
       outer.a_part = Part::lower;
       outer.finish = Finish::minus;

@@ -1,5 +1,6 @@
 // M = (I + N)^-1 for strictly lower triangular N [C, C]: 16x16 diagonal blocks exactly in f32, then block sizes double.
 //   [X 0; B Y]^-1 = [X' 0; 0 - Y' (B X') Y'],  X' = X^-1, Y' = Y^-1
+// In class P1 the last B is hi + lo, as in P3: B X' = hi X' + lo X'. Where keys are nearly equal so are its entries, and X' takes differences.
 // Right-looking: row j is final before it is subtracted from the rows below, each product and each difference rounded.
 #pragma once
 #include "gdn/ops.hpp"
@@ -59,13 +60,23 @@ template <int S, int B = 0, TileLike A> auto spread_odd(const A& a) {
   if constexpr (S * (B + 1) >= A::rows::size) return block;
   else return concat_rows(block, spread_odd<S, B + 1>(a));
 }
+// B X', one on top of the other: X' goes to the matrix unit once.
+template <Precision P, TileLike L, TileLike A> L of_two_parts(const L& left, const A& M) {
+  constexpr int n = L::rows::size;
+  auto both = dot<P>(concat_rows(left, left - rounded(left)), M);
+  return retyped<L>(rows<0, n>(both)) + retyped<L>(rows<n, n>(both));
+}
 }  // namespace detail
 
 // All pairs of neighbouring SxS inverses on the diagonal of M become inverses of their 2Sx2S blocks.
 template <Precision P, int S, TileLike A> A merge_blocks(const A& N, const A& M) {
   auto left = map_ij([](auto i, auto j, auto x) { return where((j >> log2_of(S)) == (i >> log2_of(S)) + (i >> log2_of(S)), x, 0.f); },
                      detail::odd_blocks<S>(N));
-  auto BX = dot<P>(left, M);
+  constexpr bool last = 2 * S == A::rows::size;
+  auto BX = [&] {
+    if constexpr (P == Precision::bf16 && last) return detail::of_two_parts<P>(left, M);
+    else return dot<P>(left, M);
+  }();
   auto YBX = dot<P>(detail::odd_blocks<S>(M), retyped<A>(detail::spread_odd<S>(BX)));
   return M - retyped<A>(detail::spread_odd<S>(YBX));  // x - 0 stays x
 }

@@ -50,7 +50,8 @@ struct Schedule {
   // visible reason, so these are found by trying (cmake/tune.sh), not derived.
   static Schedule fastest(const std::string& kernel, Target target) {
     Schedule s = kernel == "layer_backward" ? lifted() : skewed();
-    if (kernel.ends_with("_states")) s.vectors_tick = 12;
+    if (kernel == "layer_forward") s.vectors_tick = 6;
+    if (kernel.ends_with("_states")) s.vectors_tick = 13;
     if (kernel == "transition" || kernel == "state_gradient") s.group = 4;
     if (kernel == "transition") s.delay = {0, 0, 1};
     if (kernel == "state_gradient") s.order = {2, 1, 0};
