@@ -243,7 +243,7 @@ class Lowering {
     if (delay == 0 && most_delay() == 0) return step_index;
     int c = delay ? b.op("arith.subi", {step_index, b.i32(delay)}, "", "i32") : step_index;
     if (delay) c = b.op("arith.maxsi", {c, b.i32(0)}, "", "i32");
-    return b.op("arith.minsi", {c, b.i32(x.chunks() - 1)}, "", "i32");
+    return b.op("arith.minsi", {c, limiting() ? last_chunk(limit(*limiting())) : b.i32(x.chunks() - 1)}, "", "i32");
   }
   int most_delay() const { return s.heads == Schedule::Heads::lifted ? 0 : *std::max_element(s.delay.begin(), s.delay.end()); }
   // Entry c + offset of the row's scalars.
@@ -434,7 +434,16 @@ class Lowering {
       else b.loop(q.shape[0], put);
     }
   }
+  // Steps behind the last chunk that is worked on do nothing, and as their windows stay where they are, nothing is fetched.
+  void skip_steps_behind(const RefInfo& r) {
+    const Builder main = b;
+    b.body.clear();
+    b.forget();
+    const int last = b.op("arith.addi", {last_chunk(limit(r)), b.i32(most_delay())}, "", "i32");
+    b.when(b.compare(3, step_index, last, "i1"), [&] { b.body += main.body; });
+  }
   Module module_of() {
+    if (turns() && limiting()) skip_steps_behind(*limiting());
     std::vector<int> order;  // windows: inputs first
     for (Use use : {Use::in, Use::out})
       for (int i = 0; i < static_cast<int>(windows_.size()); i++)
@@ -516,6 +525,12 @@ class Lowering {
       if (i.kind == Index::batch) v = "%b";
       if (i.kind == Index::chunk || i.kind == Index::before || of_turn(i)) {
         v = "%t";
+        if (w.delay) {
+          constant("%delay", w.delay);
+          binary("%back", "arith.subi", v, "%delay");
+          binary("%first", "arith.maxsi", "%back", "%zero");
+          v = "%first";
+        }
         if (const RefInfo* r = limiting()) {
           const int scalars = prefetched_.at(r->array);
           body += pad + "%row = \"" + op + "arith.index_cast\"(%b) : (i32) -> index\n";
@@ -527,14 +542,7 @@ class Lowering {
           binary("%last", "arith.divsi", "%last_token", "%tokens");
           binary("%visited", "arith.minsi", v, "%last");
           v = "%visited";
-        }
-        if (w.delay) {
-          constant("%delay", w.delay);
-          binary("%back", "arith.subi", v, "%delay");
-          binary("%first", "arith.maxsi", "%back", "%zero");
-          v = "%first";
-        }
-        if (most_delay()) {
+        } else if (most_delay()) {
           constant("%end", x.chunks() - 1);
           binary("%work", "arith.minsi", v, "%end");
           v = "%work";
@@ -563,8 +571,8 @@ class Lowering {
         body += pad + "%named = \"" + op + "memref.load\"(" + b.name(scalars) + ", %index) : (" + b.type(scalars) + ", index) -> i32\n";
         v = "%named";
         if (i.kind == Index::token_block && x.chunk > 1) {
-          constant("%tokens", x.chunk);
-          binary("%token_block", "arith.divsi", v, "%tokens");
+          constant("%rows", x.chunk);
+          binary("%token_block", "arith.divsi", v, "%rows");
           v = "%token_block";
         }
       }
