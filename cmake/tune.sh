@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tries schedules of the emitted layer on the TPU compiler and prints them, fewest cycles first:
+# Tries schedules of the emitted layer (scan=1: of the dh scan) on the TPU compiler and prints them, fewest cycles first:
 #   sh cmake/tune.sh [states=1] [key=value ..]        keys: bench/tune/emit.cpp
 # Each point takes about ten seconds. The winners belong into Schedule::fastest (include/gdn/mosaic/schedule.hpp).
 set -eu
@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 sh cmake/setup.sh build >&2
 mkdir -p build/tune
 g++ -std=c++20 -O1 -ffp-contract=off -Iinclude bench/tune/emit.cpp -o build/tune/emit
-for order in 102 012; do
+for order in 102 012 210; do
   for tick in 2 5 8 11 14 18; do
     build/tune/emit build/tune/point.mlir order=$order tick=$tick "$@"
     build/venv/bin/python cmake/tpu_compile.py --target tpu7x build/tune/point.mlir |

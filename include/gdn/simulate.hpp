@@ -34,18 +34,6 @@ class Simulate {
   static void check_turns(const char* call, const std::vector<i32>& turns, int C) { Emit::check_turns(call, turns, C); }
 
  private:
-  template <class F> static void each(const AnyView& v, F f) {
-    std::int64_t n = 1;
-    for (int d : v.info.logical) n *= d;
-    for (std::int64_t i = 0; i < n; i++) {
-      std::int64_t rest = i, at = 0;
-      for (std::size_t d = v.strides.size(); d-- > 0;) {
-        at += rest % v.info.logical[d] * v.strides[d];
-        rest /= v.info.logical[d];
-      }
-      f(static_cast<std::size_t>(i), at);
-    }
-  }
   static sim::Array gathered(const AnyView& v, const mosaic::Argument& a) {
     sim::Array out;
     out.element = a.element == Element::bf16 ? sim::Element::bf16 : a.element == Element::f32 ? sim::Element::f32 : sim::Element::i32;
@@ -53,13 +41,13 @@ class Simulate {
     std::size_t n = 1;
     for (int d : a.shape) n *= static_cast<std::size_t>(d);
     out.data.resize(n);
-    each(v, [&](std::size_t i, std::int64_t at) {
+    Emit::each_element(v, [&](std::size_t i, std::int64_t at) {
       out.data[i] = a.element == Element::bf16 ? static_cast<const bf16*>(v.data)[at].bits : static_cast<const std::uint32_t*>(v.data)[at];
     });
     return out;
   }
   static void scatter(const sim::Array& x, const AnyView& v) {
-    each(v, [&](std::size_t i, std::int64_t at) {
+    Emit::each_element(v, [&](std::size_t i, std::int64_t at) {
       if (!x.defined.empty() && !x.defined[i]) return;  // never written: the caller's memory stays what it is
       if (v.info.element == Element::bf16) static_cast<bf16*>(v.data)[at].bits = static_cast<std::uint16_t>(x.data[i]);
       else static_cast<std::uint32_t*>(v.data)[at] = x.data[i];

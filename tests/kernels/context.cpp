@@ -56,7 +56,8 @@ void forget(LayerSequence& r) {
   for (f32& a : r.A_log) a = static_cast<f32>(std::log(random.uniform(1, 16)));
   std::fill(r.dt_bias.begin(), r.dt_bias.end(), 1.f);
 }
-const std::vector<std::string> of_the_backward{"dq", "dk", "dv", "dg", "dbeta", "d_initial", "dqkv", "da", "db", "d_conv_weights", "d_conv_bias", "dA_log", "ddt_bias", "d_conv_initial"};
+const std::vector<std::string> of_the_backward{"dq", "dk", "dv", "dg", "dbeta", "d_initial", "dqkv", "da", "db",
+                                               "d_conv_weights", "d_conv_bias", "dA_log", "ddt_bias", "d_conv_initial"};
 
 }  // namespace
 

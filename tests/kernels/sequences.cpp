@@ -10,7 +10,7 @@ namespace {
 template <class Act, class G> struct Batch {
   static constexpr int C = G::chunk::size, K = G::key::size, V = G::value::size, W = G::taps::size, Hk = 1, H = 2, slots = 12, D = 2 * Hk * K + H * V;
   std::vector<i32> starts, lengths, in_slots, context, read_slots, snapshots;
-  std::int64_t decodes = 0;
+  std::int64_t decodes = 0, room = 0;
   std::int64_t tokens = 0;
   std::vector<Act> qkv, a, b, conv_pool, out;
   std::vector<f32> weights, bias, A_log, dt_bias, pool;
@@ -34,7 +34,7 @@ template <class Act, class G> struct Batch {
     normal(weights, W * D, 0.5), normal(bias, D, 0.1), normal(A_log, H, 1, -2), normal(dt_bias, H, 1), normal(pool, slots * H * K * V, 1);
     out.assign(static_cast<std::size_t>(tokens * H * V), activation<Act>(unwritten));
   }
-  Sequences sequences() const { return {starts, lengths, in_slots, context, read_slots, snapshots, decodes}; }
+  Sequences sequences() const { return {starts, lengths, in_slots, context, read_slots, snapshots, decodes, room}; }
   LayerArrays<Act> arrays() {
     LayerArrays<Act> x;
     x.qkv = view(qkv, {1, tokens, D}), x.a = view(a, {1, tokens, H}), x.b = view(b, {1, tokens, H}), x.out = view(out, {1, tokens, H, V});
@@ -177,6 +177,43 @@ TEST_CASE("serve: states with one buffer have the same bits and need less VMEM")
   }
 }
 
+TEST_CASE("serve: a kernel with room serves every batch that fits, and skips the rest") {
+  const auto check = [](auto large, auto small, const Schedule& s) {
+    const auto right_large = large.after(Cpu(2)), right_small = small.after(Cpu(2));
+    large.room = small.room = 12;
+    CHECK(differing(large.after(Cpu(2)), right_large) == "");
+    Simulate one(s), other(s);
+    CHECK(differing(large.after(one), right_large) == "");
+    CHECK(differing(small.after(other), right_small) == "");
+    CHECK(one.module.program() == other.module.program());
+    CHECK(3 * other.result.ops < 2 * one.result.ops);
+    small.room = 0;
+    small.after(other);
+    CHECK(one.module.program() != other.module.program());
+  };
+  const auto of = [](auto batch, std::vector<i32> starts, std::vector<i32> lengths, std::vector<i32> slots, std::vector<i32> context) {
+    batch.starts = starts, batch.lengths = lengths, batch.in_slots = slots, batch.context = context;
+    if (batch.decodes) batch.decodes = static_cast<std::int64_t>(slots.size());
+    return batch;
+  };
+  const Batch<bf16, Head128> chunks({130, 64, 5, 1, 90}, {7, 0, 5, 1, 8}, {9, 0, 4, 0, 3}, true);
+  for (const Schedule& s : placements()) {
+    INFO(s.name());
+    check(chunks, of(chunks, {64, 192, 256}, {100, 64}, {2, 4}, {0, 9}), s);
+  }
+  const Batch<f32, Small> tokens({3, 1, 2, 1, 1, 2}, {4, 0, 6, 2, 1, 8}, {9, 1, 0, 1, 1, 1}, false, 6);
+  check(tokens, of(tokens, {1, 2, 4}, {1, 2}, {3, 4}, {2, 0}), Schedule::lifted());
+
+  // What such a kernel is given is in the tables.
+  Emit emit;
+  auto b = of(chunks, {64, 192, 256}, {100, 64}, {2, 4}, {0, 9});
+  b.room = 12;
+  layer_forward_sequences(emit, b.arrays(), b.sequences(), {.key_heads = b.Hk});
+  CHECK(emit.tables.at("limit") == std::vector<i32>{3 * 64});
+  CHECK(emit.tables.at("turns").size() == 12 * Turn::entries);
+  CHECK(emit.tables.at("turns")[Turn::entries] == 128);  // where the second chunk begins
+}
+
 TEMPLATE_TEST_CASE("serve: a window of speculative tokens is as many decodes, each with its own slot", "", bf16, f32) {
   using B = Batch<TestType, Small>;
   B window({3, 1}, {7, 2}, {9, 4}, false, 2);
@@ -279,6 +316,7 @@ TEST_CASE("serve: a batch is refused before anything is written") {
   CHECK(message([](B& b) { b.lengths = {2, 20}; }) == "layer_serve: sequence 0 has 2 tokens; expected 0 to the 1 before the next one");
   CHECK(message([](B& b) { b.context = {-1, 0}; }) == "layer_serve: context[0] is -1; expected 0 or more");
   CHECK(message([](B& b) { b.context = {1}; }) == "layer_serve: context has 1 entries; expected 2");
+  CHECK(message([](B& b) { b.room = 1; }) == "layer_serve: room is 1; expected at least the 2 chunks there are");
   CHECK(message([](B& b) { b.decodes = 3; }) == "layer_serve: decodes is 3; expected at most the 2 sequences");
 }
 TEST_CASE("serve: pools are one array, and TPU kernels want whole chunks") {

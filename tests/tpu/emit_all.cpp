@@ -265,11 +265,18 @@ template <class Act> void sequences(Writer& w) {
   }
   Schedule single = Schedule::skewed();
   single.single_buffered_states = true;
+  Sequences roomy = chunks;  // one kernel for any batch of up to 16 chunks
+  roomy.room = 16;
+  for (const Schedule& s : {Schedule::lifted(), Schedule::skewed()})
+    w.write(type_name<Act>, "room", s, [&](auto& m) { layer_forward_sequences(m, layer, roomy, {.key_heads = n.Hk}); });
   w.write(type_name<Act>, "single_buffered", single, [&](auto& m) { layer_forward_sequences(m, layer, chunks, {.key_heads = n.Hk}); });
   const std::vector<i32> tokens{0, 1, 2, 3}, one_each{4, 2, 7}, windows{0, 3, 5, 6};
   const Sequences singles{.starts = tokens, .slots = one_each, .context = context}, speculative{.starts = windows, .slots = slots_of, .context = context};
   w.write(type_name<Act>, "", Schedule::lifted(), [&](auto& m) { decode_sequences(m, core, singles); });
   w.write(type_name<Act>, "", Schedule::lifted(), [&](auto& m) { layer_decode_sequences(m, layer, singles, {.key_heads = n.Hk}); });
+  Sequences any = speculative;
+  any.room = 16;
+  w.write(type_name<Act>, "room", Schedule::lifted(), [&](auto& m) { layer_decode_sequences(m, layer, any, {.key_heads = n.Hk}); });
   w.write(type_name<Act>, "windows", Schedule::lifted(), [&](auto& m) { decode_sequences(m, core, speculative); });
   w.write(type_name<Act>, "windows", Schedule::lifted(), [&](auto& m) { layer_decode_sequences(m, layer, speculative, {.key_heads = n.Hk}); });
 }

@@ -16,6 +16,7 @@ struct DocumentPlan {
   std::vector<i32> boundary;  // [B, N + 1]: document before each chunk, and after the last one
   std::vector<i32> edge;      // [B, taps]: chunk that holds the row's last input for the convolution, and rows of [tail; chunk]
   std::vector<i32> turns;     // [N, Turn::entries]: chunks of sequences (calls/sequences.hpp); `edge` is then [N, taps]
+  std::vector<i32> limit;     // [1]: so many tokens, C of each of the first turns, are worked on; empty: all
 };
 
 // For every one of a row's last inputs: its row in [tail; chunk] of each chunk, or -1; [B, taps - 1, N].
@@ -32,7 +33,7 @@ inline std::vector<i32> rows_of_last_inputs(const DocumentPlan& p, int taps) {
 
 // ids of one row of T tokens, or empty: one document.
 inline DocumentPlan plan_documents(const View<const i32, 2>& ids, int batch, int tokens, int chunk, int taps, bool continues, int tail_rows) {
-  DocumentPlan p{batch, tokens, chunk, (tokens + chunk - 1) / chunk, {}, {}, {}, {}};
+  DocumentPlan p{batch, tokens, chunk, (tokens + chunk - 1) / chunk, {}, {}, {}, {}, {}};
   const int padded = p.chunks * chunk;
   for (int b = 0; b < batch; b++) {
     std::vector<i32> document(static_cast<std::size_t>(padded));

@@ -125,13 +125,14 @@ template <class M, class C> struct DocumentRefs {
 template <class Arrays> bool in_place(const std::vector<i32>& turns, const Arrays& x) {
   return !turns.empty() && x.initial && x.final && static_cast<const void*>(x.initial.data) == x.final.data;
 }
-template <class M> void bind_turns(Binding<M>& b, const std::vector<i32>& turns) {
+template <class M> void bind_turns(Binding<M>& b, const std::vector<i32>& turns, const std::vector<i32>& limit) {
   if (turns.empty()) return;
   const View<const i32, 2> table = view(turns.data(), {static_cast<std::int64_t>(turns.size()) / Turn::entries, Turn::entries});
   b.template ref<i32, One, One>(b.array("turns", Use::in, table), Place::turns, Use::in, Domain::token);
+  if (!limit.empty()) b.template ref<i32, One, One>(b.array("limit", Use::in, view(limit, {1})), Place::limit, Use::in, Domain::token);
 }
 template <class M, class C> DocumentRefs<M, C> bind_documents(Binding<M>& b, const DocumentPlan& p) {
-  bind_turns(b, p.turns);
+  bind_turns(b, p.turns, p.limit);
   if (p.word.empty()) return {};
   const View<const i32, 3> word = view(p.word.data(), {p.batch, p.chunks, p.chunk});
   const View<const i32, 2> boundary = view(p.boundary.data(), {p.batch, p.chunks + 1});

@@ -36,12 +36,13 @@ TokenState<M, K, V> bind_token_state(Binding<M>& b, const View<const f32, 4>& in
 }
 // What the tokens of a call are to their rows or sequences.
 struct TokenPlan {
-  std::vector<i32> words;  // [B, T] of TokenWord; empty: all are valid and none begins
-  std::vector<i32> turns;  // [T, Turn::entries] of sequences (calls/sequences.hpp), or empty
-  bool single = false;     // every token moves a state from one array to the other; otherwise states are carried
+  std::vector<i32> words;    // [B, T] of TokenWord; empty: all are valid and none begins
+  std::vector<i32> turns;    // [T, Turn::entries] of sequences (calls/sequences.hpp), or empty
+  std::vector<i32> limit{};  // [1]: so many of them are worked on; empty: all
+  bool single = false;       // every token moves a state from one array to the other; otherwise states are carried
 };
 template <class M> Ref<M, i32, One, One> bind_token_plan(Binding<M>& b, const TokenPlan& p, const Extent& extent) {
-  bind_turns(b, p.turns);
+  bind_turns(b, p.turns, p.limit);
   if (p.words.empty()) return {};
   const View<const i32, 2> word = view(p.words.data(), {extent.batch, extent.chunks()});
   return b.template ref<i32, One, One>(b.array("documents", Use::in, word), Place::scalars, Use::in, Domain::token);

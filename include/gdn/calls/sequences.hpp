@@ -22,6 +22,7 @@ struct Sequences {
   std::span<const i32> read_slots = {};  // [n]: where the state is read instead, if given: that of the last accepted speculative token
   std::span<const i32> snapshots = {};   // [N]: slots that take the state after each chunk but the last of a sequence, or 0; absent: none
   std::int64_t decodes = 0;         // for serve
+  std::int64_t room = 0;            // N of the kernels, if not as many as there are: an emitted kernel then serves any batch of up to so many
 };
 
 namespace detail {
@@ -50,6 +51,9 @@ class Batch {
     chunks = chunks_of(by_chunks, C);
     const std::int64_t parts = chunks_of(by_tokens, 1) + chunks;
     size("snapshots", s.snapshots, parts);
+    const std::int64_t most = std::max(chunks, chunks_of(by_tokens, 1));
+    require(s.room == 0 || s.room >= most, call, ": room is ", s.room, "; expected at least the ", most, " chunks there are");
+    if (s.room) chunks = s.room;
     snapshots_.assign(s.snapshots.begin(), s.snapshots.end());
     std::replace(snapshots_.begin(), snapshots_.end(), 0, -1);
     std::size_t part = 0;
@@ -133,10 +137,10 @@ void sequences(const char* call, Machine& machine, const Arrays& x, const Sequen
   batch.check_slots(x.initial.shape[0]);
   if (batch.by_chunks.empty()) no_residuals(call, x.residual, x.residuals);
   machine.check_kernels(!batch.by_tokens.empty() + !batch.by_chunks.empty(), "kinds of sequences");
-  run_chunks<G>(call, machine, x, o, batch.by_chunks);
+  run_chunks<G>(call, machine, x, o, batch.by_chunks, s.room);
   Arrays tokens = x;
   tokens.residual = {}, tokens.residuals = {};
-  run_tokens<G>(call, machine, tokens, o, batch.by_tokens);
+  run_tokens<G>(call, machine, tokens, o, batch.by_tokens, s.room);
 }
 
 }  // namespace detail

@@ -21,6 +21,7 @@ inline std::int64_t chunks_of(const std::vector<Sequence>& all, int C) {
 
 struct TurnPlan {
   std::vector<i32> turns;                // [N, Turn::entries]
+  std::vector<i32> limit;                // as in DocumentPlan
   bool single = true, whole = true;      // every sequence is one chunk; every chunk has C tokens
   bool reads_all = true, keeps = false;  // every sequence reads a state; some state is kept
   bool keeps_all = true;                 // after every chunk
@@ -32,7 +33,8 @@ template <class F> void for_chunks(const std::vector<Sequence>& all, int C, F f)
   for (const Sequence& s : all)
     for (std::int64_t first = 0; first < s.tokens; first += C) f(s, first, std::min<std::int64_t>(C, s.tokens - first));
 }
-inline TurnPlan plan_turns(const std::vector<Sequence>& all, int C) {
+// With `room` for so many chunks, nothing but the tables tells one batch from another.
+inline TurnPlan plan_turns(const std::vector<Sequence>& all, int C, std::int64_t room = 0) {
   TurnPlan p;
   for_chunks(all, C, [&](const Sequence& s, std::int64_t first, std::int64_t rows) {
     const bool begins = first == 0, last = first + rows == s.tokens, reads = begins && s.from >= 0;
@@ -52,6 +54,11 @@ inline TurnPlan plan_turns(const std::vector<Sequence>& all, int C) {
   };
   fill(Turn::from, Turn::reads);
   fill(Turn::to, Turn::keeps);
+  if (room > 0 && !p.turns.empty()) {
+    p.limit = {static_cast<i32>(p.turns.size()) / Turn::entries * C};
+    p.turns.resize(static_cast<std::size_t>(room * Turn::entries));
+    p.single = p.whole = p.reads_all = p.keeps_all = false, p.keeps = true;
+  }
   return p;
 }
 // From the last chunk of a sequence to its first, which also reads what lies before the sequence: its slots are named in all of them.
@@ -67,7 +74,7 @@ inline TurnPlan plan_descending_turns(const std::vector<Sequence>& all, int C) {
 // The same for the kernels of chunks: every sequence is one document, of which the last chunk may be a part. `last`: the flag of chunks
 // whose last inputs are handed on.
 inline DocumentPlan plan_documents(const TurnPlan& p, int C, int taps, i32 last = Turn::keeps) {
-  DocumentPlan d{1, 0, C, static_cast<int>(p.turns.size()) / Turn::entries, {}, {}, {}, p.turns};
+  DocumentPlan d{1, 0, C, static_cast<int>(p.turns.size()) / Turn::entries, {}, {}, {}, p.turns, p.limit};
   for (int c = 0; c < d.chunks; c++) {
     const i32* turn = p.of(c);
     if (!p.whole)
@@ -91,9 +98,9 @@ template <class Arrays> Arrays without_last_states(Arrays x) {
 
 // Chunk by chunk. The arguments are checked.
 template <class G, class Machine, class Act>
-void run_chunks(const char* call, Machine& machine, const CoreArrays<Act>& x, const CoreOptions& o, const std::vector<Sequence>& all) {
+void run_chunks(const char* call, Machine& machine, const CoreArrays<Act>& x, const CoreOptions& o, const std::vector<Sequence>& all, std::int64_t room = 0) {
   constexpr int C = G::chunk::size;
-  const TurnPlan p = plan_turns(all, C);
+  const TurnPlan p = plan_turns(all, C, room);
   if (p.turns.empty()) return;
   machine.check_turns(call, p.turns, C);
   const CoreArrays<Act> y = p.keeps ? x : without_last_states(x);
@@ -101,9 +108,9 @@ void run_chunks(const char* call, Machine& machine, const CoreArrays<Act>& x, co
                                      query_options(o.scale, o.use_qk_norm, G::key::size), plan_documents(p, C, 0)});
 }
 template <class G, class Machine, class Act>
-void run_chunks(const char* call, Machine& machine, const LayerArrays<Act>& x, const LayerOptions& o, const std::vector<Sequence>& all) {
+void run_chunks(const char* call, Machine& machine, const LayerArrays<Act>& x, const LayerOptions& o, const std::vector<Sequence>& all, std::int64_t room = 0) {
   constexpr int C = G::chunk::size;
-  const TurnPlan p = plan_turns(all, C);
+  const TurnPlan p = plan_turns(all, C, room);
   if (p.turns.empty()) return;
   machine.check_turns(call, p.turns, C);
   const LayerArrays<Act> y = p.keeps ? x : without_last_states(x);
@@ -113,23 +120,23 @@ void run_chunks(const char* call, Machine& machine, const LayerArrays<Act>& x, c
 
 // Token by token: each moves a state from one slot to the other where all sequences are single tokens that keep theirs; else it is carried.
 inline TokenPlan token_plan(const TurnPlan& p) {
-  TokenPlan t{.words = {}, .turns = p.turns, .single = p.single && p.keeps_all};
+  TokenPlan t{.words = {}, .turns = p.turns, .limit = p.limit, .single = p.single && p.keeps_all};
   if (t.single && !p.reads_all)
     for (std::size_t c = 0; c < p.turns.size(); c += Turn::entries)
       t.words.push_back(TokenWord::is_valid | (p.turns[c + Turn::flags] & Turn::reads ? 0 : TokenWord::begins));
   return t;
 }
 template <class G, class Machine, class Act>
-void run_tokens(const char* call, Machine& machine, const CoreArrays<Act>& x, const CoreOptions& o, const std::vector<Sequence>& all) {
-  const TurnPlan p = plan_turns(all, 1);
+void run_tokens(const char* call, Machine& machine, const CoreArrays<Act>& x, const CoreOptions& o, const std::vector<Sequence>& all, std::int64_t room = 0) {
+  const TurnPlan p = plan_turns(all, 1, room);
   if (p.turns.empty()) return;
   const CoreArrays<Act> y = p.keeps ? x : without_last_states(x);
   machine.run(RecurrentCall<G, Act>{call, y, extent_of(p, x.k.shape[1], 1, x.k.shape[2], x.v.shape[2]),
                                     query_options(o.scale, o.use_qk_norm, G::key::size), token_plan(p)});
 }
 template <class G, class Machine, class Act>
-void run_tokens(const char* call, Machine& machine, const LayerArrays<Act>& x, const LayerOptions& o, const std::vector<Sequence>& all) {
-  const TurnPlan p = plan_turns(all, 1);
+void run_tokens(const char* call, Machine& machine, const LayerArrays<Act>& x, const LayerOptions& o, const std::vector<Sequence>& all, std::int64_t room = 0) {
+  const TurnPlan p = plan_turns(all, 1, room);
   if (p.turns.empty()) return;
   const LayerArrays<Act> y = p.keeps ? x : without_last_states(x);
   machine.run(LayerTokensCall<G, Act>{call, y, extent_of(p, x.qkv.shape[1], 1, o.key_heads, x.a.shape[2]),

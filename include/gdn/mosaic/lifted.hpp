@@ -16,7 +16,7 @@ class Lifted : Lowering {
     for (int i = 0; i < static_cast<int>(p.refs.size()); i++)
       if (p.refs[i].place == Place::carried) begin(i);
     const auto body = [&] { write_down(0, p.size()); };
-    if (const RefInfo* r = limiting()) b.when(b.compare(3, step_index, last_chunk(limit(*r)), "i1"), body);
+    if (const RefInfo* r = turns() ? nullptr : limiting()) b.when(b.compare(3, step_index, last_chunk(limit(*r)), "i1"), body);
     else body();
     b.label.clear();
     for (int i = 0; i < static_cast<int>(p.refs.size()); i++)

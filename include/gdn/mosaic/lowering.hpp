@@ -242,7 +242,7 @@ class Lowering {
     if (delay == 0 && most_delay() == 0) return step_index;
     int c = delay ? b.op("arith.subi", {step_index, b.i32(delay)}, "", "i32") : step_index;
     if (delay) c = b.op("arith.maxsi", {c, b.i32(0)}, "", "i32");
-    return b.op("arith.minsi", {c, b.i32(x.chunks() - 1)}, "", "i32");
+    return b.op("arith.minsi", {c, limiting() ? last_chunk(limit(*limiting())) : b.i32(x.chunks() - 1)}, "", "i32");
   }
   int most_delay() const { return s.heads == Schedule::Heads::lifted ? 0 : *std::max_element(s.delay.begin(), s.delay.end()); }
   // Entry c + offset of the row's scalars.
@@ -436,7 +436,16 @@ class Lowering {
       else b.loop(q.shape[0], put);
     }
   }
+  // Steps behind the last chunk that is worked on do nothing, and as their windows stay where they are, nothing is fetched.
+  void skip_steps_behind(const RefInfo& r) {
+    const Builder main = b;
+    b.body.clear();
+    b.forget();
+    const int last = b.op("arith.addi", {last_chunk(limit(r)), b.i32(most_delay())}, "", "i32");
+    b.when(b.compare(3, step_index, last, "i1"), [&] { b.body += main.body; });
+  }
   Module module_of() {
+    if (turns() && limiting()) skip_steps_behind(*limiting());
     std::vector<int> order;  // windows: inputs first
     for (Use use : {Use::in, Use::out})
       for (int i = 0; i < static_cast<int>(windows_.size()); i++)
@@ -520,6 +529,11 @@ class Lowering {
     };
     auto chunk = [&] {
       std::string v = "%t";
+      if (w.delay) {
+        constant("%delay", w.delay);
+        binary("%back", "arith.subi", v, "%delay");
+        v = binary("%first", "arith.maxsi", "%back", "%zero");
+      }
       if (const RefInfo* r = limiting()) {
         scalar("%limit", r->array, "%row", "%b");
         constant("%one", 1);
@@ -528,13 +542,7 @@ class Lowering {
         binary("%last_token", "arith.maxsi", "%before", "%zero");
         binary("%last", "arith.divsi", "%last_token", "%tokens");
         v = binary("%visited", "arith.minsi", v, "%last");
-      }
-      if (w.delay) {
-        constant("%delay", w.delay);
-        binary("%back", "arith.subi", v, "%delay");
-        v = binary("%first", "arith.maxsi", "%back", "%zero");
-      }
-      if (most_delay()) {
+      } else if (most_delay()) {
         constant("%end", x.chunks() - 1);
         v = binary("%work", "arith.minsi", v, "%end");
       }

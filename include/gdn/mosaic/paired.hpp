@@ -36,7 +36,8 @@ class Paired : Lowering {
       if (trace::is_store(n.op) && !stored.insert(n.ref).second) return text(p.refs[n.ref].name, " is written twice");
     }
     for (auto& r : p.refs)
-      if (r.place == Place::limit || r.first_row) return text(r.name, r.first_row ? " begins inside its window" : " is a limit", "; pairs have no form for it");
+      if ((r.place == Place::limit && !p.extent.turns) || r.first_row)
+        return text(r.name, r.first_row ? " begins inside its window" : " is a limit", "; pairs have no form for it");
     for (auto& r : p.refs)
       if ((r.place == Place::tokens && r.cols != 1 && r.cols % 64) || (r.place == Place::weights && r.cols % 128))
         return text(r.name, " has ", r.cols, " columns; pairs need multiples of 64 lanes");
