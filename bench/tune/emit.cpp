@@ -1,6 +1,7 @@
 // Writes the fused layer, or the dh scan, at the geometry of a 397B model (16 key, 64 value heads of 128, 16,384 tokens, bf16) under a given
 // schedule.
 //   tune_emit FILE [key=value ..]     states=1 scan=1 norm=1 heads=64 group=2 order=102 delay=012 ahead=1 tick=18 join=1
+//                                   stack=0 turn=0 push=64 start=000
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -34,6 +35,10 @@ int main(int argc, char** argv) {
   s.vectors_ahead = number("ahead", s.vectors_ahead);
   s.vectors_tick = number("tick", s.vectors_tick);
   s.join_narrow_dots = number("join", s.join_narrow_dots);
+  s.stack_dots = number("stack", s.stack_dots);
+  s.turn_narrow = number("turn", s.turn_narrow);
+  s.push_transposed_from = number("push", s.push_transposed_from);
+  s.start = digits("start", s.start);
 
   constexpr int T = 16384, Hk = 16, H = 64, D = 2 * Hk * 128 + H * 128, N = T / 64;
   bf16* none = nullptr;

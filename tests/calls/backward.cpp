@@ -250,13 +250,6 @@ TEST_CASE("the check of bits notices a changed operation") {
   CHECK(differences(right, run(machine, call)) != "");
 }
 
-TEST_CASE("pairs: the module says why heads are lifted") {
-  CoreBackward<bf16> call({.tokens = 64});
-  Traced machine(Schedule::skewed());
-  CHECK(differences(run(Cpu(2), call), run(machine, call)) == "");
-  CHECK_THAT(machine.simulate.module.schedule, Catch::StartsWith("lifted ("));
-}
-
 TEST_CASE("backward: what is refused") {
   struct Refusal {
     void (*spoil)(CoreArrays<f32>&, CoreGradients<f32>&);

@@ -237,7 +237,7 @@ TEMPLATE_PRODUCT_TEST_CASE("documents, backward: the simulator has the CPU's bit
   CHECK(differences(right, run(Traced(), row)) == "");
   for (std::uint64_t order : {1, 7}) CHECK(differences(right, run(Traced(Schedule::lifted(), {.parallel_order = order, .late_windows = order == 7}), row)) == "");
 }
-TEMPLATE_PRODUCT_TEST_CASE("documents, backward: heads per grid step", "", (CoreRow, LayerRow), ((bf16, Head128), (f32, Head128))) {
+TEMPLATE_PRODUCT_TEST_CASE("documents, backward: heads per grid step, and placements", "", (CoreRow, LayerRow), ((bf16, Head128), (f32, Head128))) {
   for (const std::vector<i32>& cu : {std::vector<i32>{0, 64, 64, 192, 250}, std::vector<i32>{0, 128}}) {
     TestType row(cu);
     const Outputs right = run(Cpu(2), row);
@@ -245,6 +245,12 @@ TEMPLATE_PRODUCT_TEST_CASE("documents, backward: heads per grid step", "", (Core
       INFO(heads);
       CHECK(differences(right, run(Traced(Schedule::lifted(heads)), row)) == "");
       CHECK(differences(right, run(Traced(Schedule::lifted(heads), {.late_windows = true}), row)) == "");
+    }
+    for (const Schedule& s : {Schedule::paired(), Schedule::skewed(), Schedule::fastest("backward", mosaic::Target::tpu7x)}) {
+      Traced traced(s);
+      CHECK(differences(right, run(traced, row)) == "");
+      const bool layer = requires { row.x.qkv; };
+      CHECK(traced.simulate.module.schedule.starts_with(layer ? "lifted" : s.name()));
     }
   }
 }

@@ -1,7 +1,7 @@
 // The backward of one chunk of the gated delta rule (chunk_forward.hpp) for one value head, from what the forward left behind: M, r and
 // the state S before the chunk. do is the cotangent of o, dS that of the state after the chunk; s the factor of o.
-//   dx = (E M)^T do + (diag(w) M)^T (k dS)      dv = dx      w = gb b      E = (s q k^T . G) diag(b), (E M)^T = (diag(b) M)^T (s q k^T . G)^T
-//   U = (do r^T) . G      X = (dx r^T) . G      D = U . s q k^T - X . k k^T, the products masked as in the forward
+//   dx = (E M)^T do + (diag(w) M)^T (k dS)      dv = dx      w = gb b      E_ij = s G_ij b_j (q k^T)_ij, i >= j
+//   U = (do r^T) . G      X = (dx r^T) . G      D = U . s q k^T - X . k k^T, i >= j, k k^T strictly lower
 //   hq = S do^T           hk = S dx^T           I = dS r^T
 //   dq = sum over heads of (s U diag(b)) k + s gf hq
 //   dk = sum over heads of (s U diag(b))^T q - (X' + X'^T) k - gf hk + w I,  X' = X diag(b);  U above and X from the diagonal on count as 0
@@ -28,7 +28,7 @@ template <class M, class C, class K> struct BackwardKeys {
   Keys<M, C, K> rows;
   Tile<M, f32, K, C> qT, kT;
   Tile<M, f32, K, cat_t<C, C>> qkT;  // [q^T, k^T]
-  Tile<M, f32, C, C> kk, qk, kq;     // strictly lower; lower, with s; its transpose
+  Tile<M, f32, C, C> kk, qk;         // k k^T, strictly lower; s q k^T, lower and within documents
 };
 // What a key head adds up over its value heads.
 template <class M, class C, class K> struct KeySums {
@@ -58,16 +58,16 @@ template <TileLike X> X scaled(const X& x, f32 by) { return by == 1.f ? x : X(x 
 
 template <Precision P, class D, class M, class C, class K>
 BackwardKeys<M, C, K> backward_keys(const D& documents, const Keys<M, C, K>& x, f32 scale) {
-  auto s = key_scores<P, true>(documents, x);
-  auto qT = transpose(x.q);
-  auto kq = same_document(documents, map_ij([](auto j, auto i, auto x) { return where(i >= j, x, 0.f); }, product<P>(x.k, qT)));
-  return {x, qT, s.kT, concat_cols(qT, s.kT), s.kk, scaled(s.qk, scale), scaled(kq, scale)};
+  auto qT = transpose(x.q), kT = transpose(x.k);
+  auto kk = tril<-1>(product<P>(x.k, kT));
+  auto qk = same_document(documents, tril(product<P>(x.q, kT)));
+  return {x, qT, kT, concat_cols(qT, kT), kk, scaled(qk, scale)};
 }
 
 // The state-free part of a chunk.
 template <class M, class C, class K> struct BackwardScores {
   Tile<M, f32, C, C> G;                // 2^(c_i - c_j); anything above the diagonal and across documents
-  Tile<M, f32, C, cat_t<C, C>> to_dx;  // [(diag(b) M)^T (s q k^T . G)^T, (diag(w) M)^T]
+  Tile<M, f32, C, cat_t<C, C>> to_dx;  // [(E M)^T, (diag(w) M)^T]
   Column<M, f32, C> gf, gb;
   Scalar<M, f32> gl;
 };
@@ -78,9 +78,10 @@ BackwardScores<M, C, K> backward_scores(const D& documents, const BackwardKeys<M
   auto gf = reads_state(documents, decay(c));
   auto gb = writes_state(documents, decay_to_end(c));
   auto gl = passes_through(documents, decay(last_row(c)));
-  auto MT = transpose(as_operand<P>(inverse));
-  auto to_dx = concat_cols(dot<P>(MT * as_row(beta), x.kq * pairwise_decay_transposed(c)), MT * as_row(gb * beta));
-  return {pairwise_decay(c), to_dx, gf, gb, gl};
+  auto G = pairwise_decay(c);
+  auto i = as_operand<P>(inverse);  // as the forward's dots read it
+  auto to_dx = concat_cols(transpose(dot<P>(lower(G * as_row(beta) * x.qk), i)), transpose(i) * as_row(gb * beta));
+  return {G, to_dx, gf, gb, gl};
 }
 
 template <Precision P, class D, class M, class C, class K, class V>
@@ -101,7 +102,8 @@ HeadCotangents<M, C, K, V> head_cotangents(const D& documents, const BackwardRef
   auto I = dot<P>(dS, rT);
   auto U = product<P>(d_out, rT) * s.G;
   auto X = product<P>(dx, rT) * s.G;
-  auto D0 = map([](auto U, auto qk, auto X, auto kk) { return U * qk - X * kk; }, U, x.qk, X, x.kk);
+  auto crossed = map([](auto U, auto qk, auto X, auto kk) { return U * qk - X * kk; }, U, x.qk, X, x.kk);
+  Tile<M, f32, C, C> D0 = same_document(documents, tril(crossed));
   auto before = map_ij([](auto j, auto t, auto zero) { return where(j < t, 1.f, zero); }, zeros_like(D0));
   auto crossing = sum_rows(tril(dot<P>(D0 * b, before)));  // pairs i >= t > j
   return {dx,

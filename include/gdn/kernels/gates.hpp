@@ -54,11 +54,6 @@ template <Precision P, class M, class C> Tile<M, f32, C, C> pairwise_decay(const
   if constexpr (P == Precision::f32) return map(PairDecay{}, c.high, as_row(c.high), c.low, as_row(c.low));
   else return map(PairDecay{}, c.high, as_row(c.high));
 }
-// G^T, from the same differences.
-template <Precision P, class M, class C> Tile<M, f32, C, C> pairwise_decay_transposed(const LogDecay<P, M, C>& c) {
-  if constexpr (P == Precision::f32) return map(PairDecay{}, as_row(c.high), c.high, as_row(c.low), c.low);
-  else return map(PairDecay{}, as_row(c.high), c.high);
-}
 // x_ij G_ij b_j for every x. The x are lower triangular, so above the diagonal only zeros come out.
 template <Precision P, class M, class C, TileLike... X>
 auto decayed_lower(const LogDecay<P, M, C>& c, const Column<M, f32, C>& beta, const X&... x) {

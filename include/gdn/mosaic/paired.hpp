@@ -565,7 +565,8 @@ class Paired : Lowering {
       const int in_block = c(index[0]), mask = c(~15);
       lanes = same_type("arith.addi", same_type("arith.andi", iota(tile, 1), mask), in_block);
     } else if (is([&](int k) { return k / 2 + k % 2 * 64; })) {
-      const int half = same_type("arith.shrui", iota(tile, 1), c(1)), odd = same_type("arith.andi", iota(tile, 1), c(1)), six = c(6);
+      const int lane = iota(tile, 1), one = c(1), six = c(6);
+      const int half = same_type("arith.shrui", lane, one), odd = same_type("arith.andi", lane, one);
       lanes = same_type("arith.addi", half, same_type("arith.shli", odd, six));
     } else if (is([&](int k) { return k < 64 ? 2 * k : 2 * k - 127; })) {
       const int twice = same_type("arith.addi", iota(tile, 1), iota(tile, 1));

@@ -51,8 +51,8 @@ struct Schedule {
   static Schedule fastest(const std::string& kernel, Target target) {
     Schedule s = kernel == "layer_backward" ? lifted() : skewed();
     if (kernel == "layer_forward") s.vectors_tick = 6;
-    if (kernel.ends_with("_states")) s.vectors_tick = 13;
-    if (kernel == "transition" || kernel == "state_gradient") s.group = 4;
+    if (kernel.ends_with("_states")) s.vectors_tick = 4;
+    if (kernel.ends_with("_states") || kernel == "transition" || kernel == "state_gradient") s.group = 4;
     if (kernel == "transition") s.delay = {0, 0, 1};
     if (kernel == "state_gradient") s.order = {2, 1, 0};
     if (kernel == "backward") {
