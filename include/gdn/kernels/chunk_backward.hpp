@@ -32,9 +32,9 @@ template <class M, class C, class K> struct BackwardKeys {
 };
 // What a key head adds up over its value heads.
 template <class M, class C, class K> struct KeySums {
-  Tile<M, f32, C, C> U, X;              // U diag(b), X diag(b), nothing masked
-  Tile<M, f32, K, cat_t<C, C>> h;       // gf [hq, hk]
-  Tile<M, f32, K, C> I;                 // w I
+  Tile<M, f32, C, C> U, X;         // U diag(b), X diag(b), nothing masked
+  Tile<M, f32, K, cat_t<C, C>> h;  // gf [hq, hk]
+  Tile<M, f32, K, C> I;            // w I
 };
 // Sums of rows that dg and dbeta are made of.
 template <class M, class C, class V> struct GateSums {
@@ -95,7 +95,8 @@ HeadCotangents<M, C, K, V> head_cotangents(const D& documents, const BackwardRef
 
   auto dx = dot<P>(s.to_dx, concat_rows(d_out, dot<P>(x.rows.k, dS)));
   auto to_dS = concat_cols(x.qT * scaled(gf, scale), x.kT * map([](auto gf) { return 0.f - gf; }, gf));
-  store(refs.d_state, map([](auto gl, auto dS, auto added) { return gl * dS + added; }, s.gl, dS, product<P>(to_dS, concat_rows(d_out, dx))));
+  auto kept = passes_through(documents, unfinished([](auto gl, auto dS) { return gl * dS; }, s.gl, dS));
+  store(refs.d_state, map([](auto kept, auto added) { return kept + added; }, kept, product<P>(to_dS, concat_rows(d_out, dx))));
 
   auto rT = transpose(r);
   auto h = dot<P>(S, transpose(concat_rows(d_out, dx)));
