@@ -1,6 +1,7 @@
 #!/bin/sh
-# Tries schedules of the emitted layer (scan=1: of the dh scan) on the TPU compiler and prints them, fewest cycles first:
-#   sh cmake/tune.sh [states=1] [key=value ..]        keys: bench/tune/emit.cpp
+# Tries schedules of the emitted layer (backward=1: of the core's backward; scan=1: of the dh scan) on the TPU compiler and prints them, fewest
+# cycles first:
+#   sh cmake/tune.sh [states=1 | backward=1 | scan=1] [key=value ..]        keys: bench/tune/emit.cpp
 # Each point takes about ten seconds. The winners belong into Schedule::fastest (include/gdn/mosaic/schedule.hpp).
 set -eu
 cd "$(dirname "$0")/.."

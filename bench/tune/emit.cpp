@@ -1,13 +1,13 @@
-// Writes the fused layer, or the dh scan, at the geometry of a 397B model (16 key, 64 value heads of 128, 16,384 tokens, bf16) under a given
+// Writes the fused layer, the backward of the core or the dh scan, at the geometry of a 397B model (16 key, 64 value heads of 128, 16,384 tokens, bf16) under a given
 // schedule.
-//   tune_emit FILE [key=value ..]     states=1 scan=1 norm=1 heads=64 group=2 order=102 delay=012 ahead=1 tick=18 join=1
+//   tune_emit FILE [key=value ..]     states=1 backward=1 scan=1 norm=1 heads=64 group=2 order=102 delay=012 ahead=1 tick=18 join=1
 //                                   stack=0 turn=0 push=64 start=000
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 
-#include <gdn/calls/forward.hpp>
+#include <gdn/calls/backward.hpp>
 #include <gdn/calls/scans.hpp>
 #include <gdn/emit.hpp>
 
@@ -26,8 +26,9 @@ int main(int argc, char** argv) {
     for (char c : given[key]) v.push_back(c - '0');
     return v;
   };
-  const bool states = number("states", 0), scan = number("scan", 0);
-  mosaic::Schedule s = mosaic::Schedule::fastest(scan ? "state_gradient" : states ? "layer_forward_states" : "layer_forward", mosaic::Target::tpu7x);
+  const bool states = number("states", 0), scan = number("scan", 0), gradients = number("backward", 0);
+  const char* kernel = gradients ? "backward" : scan ? "state_gradient" : states ? "layer_forward_states" : "layer_forward";
+  mosaic::Schedule s = mosaic::Schedule::fastest(kernel, mosaic::Target::tpu7x);
   s.heads_per_step = number("heads", s.heads_per_step);
   s.group = number("group", s.group);
   s.order = digits("order", s.order);
@@ -52,7 +53,20 @@ int main(int argc, char** argv) {
   x.initial = view(no_f32, {1, H, 128, 128}), x.final = view(no_f32, {1, H, 128, 128});
   x.residuals.t_inv = view(no_f32, {1, N, 64, H, 64});
   Emit machine(s);
-  if (scan) {
+  if (gradients) {
+    CoreArrays<bf16> c;
+    c.q = c.k = view(static_cast<const bf16*>(none), {1, T, Hk, 128});
+    c.g = c.beta = view(static_cast<const f32*>(no_f32), {1, T, H});
+    c.ids = x.ids, c.initial = x.initial;
+    c.residual = view(none, {1, T, H, 128});
+    c.residuals = {x.residuals.t_inv, view(no_f32, {1, N, H, 128, 128})};
+    CoreGradients<bf16> d;
+    d.d_out = c.residual, d.dv = c.residual;
+    d.dq = d.dk = view(none, {1, T, Hk, 128});
+    d.dg = d.dbeta = view(no_f32, {1, T, H});
+    d.d_final = x.initial, d.d_initial = x.final;
+    backward(machine, c, d, {.use_qk_norm = number("norm", 1) != 0});
+  } else if (scan) {
     const auto keys = view(static_cast<const bf16*>(none), {1, T, Hk, 128});
     const auto gates = view(static_cast<const f32*>(no_f32), {1, T, H});
     const StateGradientArrays<bf16> d{keys, keys, view(static_cast<const bf16*>(none), {1, T, H, 128}), gates, gates,
