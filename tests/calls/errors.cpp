@@ -6,15 +6,6 @@ using namespace gdn::test;
 
 namespace {
 
-template <class Action> std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "accepted";
-}
-
 template <class Arrays> struct Refusal {
   void (*spoil)(Arrays&);
   const char* says;

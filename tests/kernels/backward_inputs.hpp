@@ -111,14 +111,4 @@ template <class T, int Rank> void cut(View<T, Rank>& v, int dim, std::int64_t fr
   v.shape[static_cast<std::size_t>(dim)] = n;
 }
 
-// What an action is refused with.
-template <class Action> std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "accepted";
-}
-
 }  // namespace gdn::test

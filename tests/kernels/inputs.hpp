@@ -33,6 +33,16 @@ struct Spec {
   }
 };
 
+// What an action is refused with.
+template <class Action> std::string message_of(Action action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
 struct Output {
   std::string name;
   std::vector<f32> values;

@@ -220,17 +220,18 @@ class Paired : Lowering {
       if (q.op == Op::store_rows) continue;
       if (q.op == Op::store) want(q.in[0], paired_or_single(q));
       for (int f : std::set<int>(forms_[i])) {
+        const int beside_paired = f != paired ? f : has_parts_[i] ? single : dup;
         if (q.op == Op::dot) {
           want(q.in[0], single);
           want(pushes_transposed(i) ? p[q.in[1]].in[0] : q.in[1], p[q.in[0]].domain == Domain::value_head || f != single ? dup : single);
         } else if (q.op == Op::transpose) {
           want(q.in[0], f == paired ? paired : single);
         } else if (const int inner = selected_twice(i); inner >= 0) {
-          for (int j : {q.in[0], p[inner].in[0], p[inner].in[1]}) want(j, f != paired ? f : has_parts_[i] ? single : dup);
+          for (int j : {q.in[0], p[inner].in[0], p[inner].in[1]}) want(j, beside_paired);
         } else if (f == single && two_halves(i)) {
           for (int j : q.in) want(j, dup);
         } else {
-          for (int j : q.in) want(j, f != paired ? f : has_parts_[i] ? single : dup);
+          for (int j : q.in) want(j, beside_paired);
         }
       }
     }
@@ -248,12 +249,12 @@ class Paired : Lowering {
   }
   // The dots of a pair that share their right operand, if the schedule makes them one: their rows are one left operand.
   std::vector<int> of_one_right(int n) const {
-    std::vector<int> all{n};
-    if (!s.stack_dots || p[p[n].in[0]].domain != Domain::value_head || in_segments_[p[n].in[0]]) return all;
-    all.clear();
+    auto stacks = [&](int u) { return p[p[u].in[0]].domain == Domain::value_head && !in_segments_[p[u].in[0]]; };
+    if (!s.stack_dots || !stacks(n)) return {n};
+    std::vector<int> all;
     for (int u : users[p[n].in[1]])
-      if (p[u].op == Op::dot && p[u].in[1] == p[n].in[1] && p[u].stage == p[n].stage && p[u].precision == p[n].precision &&
-          p[p[u].in[0]].domain == Domain::value_head && !in_segments_[p[u].in[0]] && std::find(all.begin(), all.end(), u) == all.end())
+      if (p[u].op == Op::dot && p[u].in[1] == p[n].in[1] && p[u].stage == p[n].stage && p[u].precision == p[n].precision && stacks(u) &&
+          std::find(all.begin(), all.end(), u) == all.end())
         all.push_back(u);
     return all;
   }
@@ -368,9 +369,12 @@ class Paired : Lowering {
         return;
       }
       for (int f : forms_[n]) {
-        if (p[n].op == Op::dot && f == paired && p[p[n].in[1]].domain == Domain::constant) dot_of_all(n, pairs);
-        else if (p[n].op == Op::dot && f == paired && of_one_right(n).size() > 1) stacked_dots(of_one_right(n), pair);
-        else if (p[n].op == Op::dot && f == paired && s.join_narrow_dots && 2 * p[n].cols == 128 && !pushes_transposed(n)) joined_dots(n, pairs);
+        if (p[n].op == Op::dot && f == paired) {
+          const std::vector<int> one_right = of_one_right(n);
+          if (p[p[n].in[1]].domain == Domain::constant) stacked_dots({n}, pairs);
+          else if (one_right.size() > 1) stacked_dots(one_right, {pair});
+          else if (s.join_narrow_dots && 2 * p[n].cols == 128 && !pushes_transposed(n)) joined_dots(n, pairs);
+        }
         get(n, pair, static_cast<Form>(f));
       }
     };
@@ -718,7 +722,7 @@ class Paired : Lowering {
           const int upper = f - part;
           for (int k = 0; k < 2; k++) {
             const int v = whole(get(q.in[static_cast<std::size_t>(k)], pair, paired));
-            in.push_back(k == upper ? v : b.op("tpu.dynamic_rotate", {v, b.i32(64)}, "dimension = 1 : si32", b.type(v)));
+            in.push_back(k == upper ? v : rotated(v, 64));
           }
           return as_one(halves_of(in[0], in[1], rows, q.element));
         }
@@ -738,7 +742,7 @@ class Paired : Lowering {
           const int sum = added(lower, upper);
           return as_one(f == single ? sum : beside({sum, sum}, rows, w, q.element));
         }
-        const int other = b.op("tpu.dynamic_rotate", {v, b.i32(q.cols)}, "dimension = 1 : si32", b.type(v));
+        const int other = rotated(v, q.cols);
         return as_one(cut(added(v, other), 0, rows, 0, w, q.element));  // both halves are the sum
       }
       case Op::cumsum: case Op::cumsum_within: case Op::sums_from: case Op::sums_before: return as_one(prefix_sums(n));
@@ -889,7 +893,10 @@ class Paired : Lowering {
       const int v = spread(whole(get(y, pair, table)), p[y].rows, pair, q.cols);
       return as_one(broadcast(v, {rows, w}, q.element));
     }
-    if (in_all_lanes(y, single) && q.cols == 128 && f != dup && lags(y, stage_)) return as_one(reloaded_lanes(y, pair, single));
+    if (in_all_lanes(y, single) && q.cols == 128 && f != dup && lags(y, stage_)) {
+      const int at = ring_slot(y, single, pair, delay(stage_) - delay(p[y].stage));
+      return as_one(load(ring(y, single), {at, b.index(0), b.index(0)}, {rows, w}, q.element, 3));
+    }
     const int v = whole(get(y, pair, operand_form(y, f)));
     if (p[y].cols == 1 && operand_form(y, f) == paired) {  // one column a half
       std::vector<int> halves;
@@ -900,10 +907,6 @@ class Paired : Lowering {
   }
   // A key head's column is kept in every lane of its registers: the reader need not spread it.
   bool in_all_lanes(int n, Form f) const { return f == single && p[n].domain == Domain::key_head && p[n].cols == 1 && p[n].rows > 1 && !is_table_[n]; }
-  int reloaded_lanes(int n, int pair, Form f) {
-    const int at = ring_slot(n, f, pair, delay(stage_) - delay(p[n].stage));
-    return load(ring(n, f), {at, b.index(0), b.index(0)}, {p[n].rows, 128}, p[n].element, 3);
-  }
   Tiles transposed(int n, int pair, Form f, int rows, int w) {
     const Node q = p[n];
     const Node& a = p[q.in[0]];
@@ -930,8 +933,7 @@ class Paired : Lowering {
       for (int u : {first, first | 1}) both.push_back(whole(get(q.in[0], u, paired)));
       const int v = transpose(concat(both, 0, {128, 128}, q.element), {1, 0}, {128, 128}, q.element);
       const int ac = cut(v, 0, 64, 0, 128, q.element), bd = cut(v, 64, 64, 0, 128, q.element);
-      auto swapped = [&](int t) { return b.op("tpu.dynamic_rotate", {t, b.i32(64)}, "dimension = 1 : si32", b.type(t)); };
-      const int ab = halves_of(ac, swapped(bd), 64, q.element), cd = halves_of(swapped(ac), bd, 64, q.element);
+      const int ab = halves_of(ac, rotated(bd, 64), 64, q.element), cd = halves_of(rotated(ac, 64), bd, 64, q.element);
       made_[{n, static_cast<int>(paired), pair ^ 1, 0}] = {{{pair == first ? cd : ab, rows}}, w, q.element};
       return as_one(pair == first ? ab : cd);
     }
@@ -948,6 +950,7 @@ class Paired : Lowering {
     const int mask = lane_mask(lane_set(128, [](int i) { return i < 64; }), rows);
     return b.op("arith.select", {mask, lower, upper}, "", vector_type({rows, 128}, e));
   }
+  int rotated(int v, int lanes) { return b.op("tpu.dynamic_rotate", {v, b.i32(lanes)}, "dimension = 1 : si32", b.type(v)); }
   int added(int l, int r) { return b.op("arith.addf", {l, r}, "fastmath = #arith.fastmath<none>", b.type(l)); }
   // The sum over a key head's pairs, in the order of a sum over its heads, which ends with the two halves.
   Tiles sum_of_pairs(int n, int pair) {
@@ -960,14 +963,19 @@ class Paired : Lowering {
     }
     return {{{v[0], p[n].rows}}, 2 * p[n].cols, p[n].element};
   }
+  // A tile's sums along a dimension, as a row or a column.
+  int summed(int v, int dim, const Shape& to) {
+    const int n = std::max(to[0], to[1]);
+    const int sums = b.op("vector.multi_reduction", {v, b.splat({n}, Element::f32, 0)},
+                          "kind = #vector.kind<add>, reduction_dims = array<i64: " + number(dim) + ">", vector_type({n}, Element::f32));
+    return reshape(sums, to, Element::f32);
+  }
   // Of rows of all heads, the sum of each: [pairs, 2 cols] -> [1, 128].
   int sums_of_rows(int n) {
     const int y = p[n].in[0], cols = p[y].cols, v = whole(get(y, 0, table));
     std::vector<int> in;
     for (int h = 0; h < 2; h++) {
-      const int sums = b.op("vector.multi_reduction", {cut(v, 0, pairs_, h * cols, cols, Element::f32), b.splat({pairs_}, Element::f32, 0)},
-                            "kind = #vector.kind<add>, reduction_dims = array<i64: 1>", vector_type({pairs_}, Element::f32));
-      in.push_back(broadcast(reshape(sums, {pairs_, 1}, Element::f32), {pairs_, 128}, Element::f32));
+      in.push_back(broadcast(summed(cut(v, 0, pairs_, h * cols, cols, Element::f32), 1, {pairs_, 1}), {pairs_, 128}, Element::f32));
       if (pairs_ < 64) in.push_back(zero(64 - pairs_, 128, Element::f32));
     }
     return cut(transpose(concat(in, 0, {128, 128}, Element::f32), {1, 0}, {128, 128}, Element::f32), 0, 1, 0, 128, Element::f32);
@@ -978,21 +986,15 @@ class Paired : Lowering {
     const bool parts = has_parts_[y];
     const int w = parts ? 128 : 2 * q.cols;
     for (int k = 0; k < (parts ? parts_of(y) : 1); k++) {
-      const int v = whole(get(y, pair, parts ? nth_part(k) : paired));
-      const int sums = b.op("vector.multi_reduction", {v, b.splat({w}, Element::f32, 0)}, "kind = #vector.kind<add>, reduction_dims = array<i64: 0>",
-                            vector_type({w}, Element::f32));
-      store(memory, {slot, b.index(pair), b.index(128 * k)}, reshape(sums, {1, w}, Element::f32), {1, w}, Element::f32);
+      const int sums = summed(whole(get(y, pair, parts ? nth_part(k) : paired)), 0, {1, w});
+      store(memory, {slot, b.index(pair), b.index(128 * k)}, sums, {1, w}, Element::f32);
     }
   }
   Tiles row_sums(int n, int pair, Form f) {
     const Node q = p[n];
     const Node& a = p[q.in[0]];
     const int v = whole(get(q.in[0], pair, operand_form(q.in[0], f)));
-    auto sum = [&](int tile) {
-      const int sums = b.op("vector.multi_reduction", {tile, b.splat({q.rows}, Element::f32, 0)},
-                            "kind = #vector.kind<add>, reduction_dims = array<i64: 1>", vector_type({q.rows}, Element::f32));
-      return reshape(sums, {q.rows, 1}, Element::f32);
-    };
+    auto sum = [&](int tile) { return summed(tile, 1, {q.rows, 1}); };
     if (width(q.in[0], operand_form(q.in[0], f)) == a.cols) return {{{sum(v), q.rows}}, 1, Element::f32};
     std::vector<int> halves;
     for (int h = 0; h < 2; h++) halves.push_back(sum(cut(v, 0, q.rows, h * a.cols, a.cols, Element::f32)));
@@ -1028,7 +1030,7 @@ class Paired : Lowering {
       }
       int addend = moved(v, d, q.element);
       if (mask >= 0) addend = or_zero(mask, addend);
-      v = b.op("arith.addf", {v, addend}, "fastmath = #arith.fastmath<none>", type);
+      v = added(v, addend);
     }
     return v;
   }
@@ -1102,34 +1104,30 @@ class Paired : Lowering {
   int product(int n, int left, int right, int rows, const Tiles& rhs) {
     return matmul(left, right, rows, columns(n, rhs), p[n].precision, pushes_transposed(n));
   }
-  void dot_of_rows(const std::vector<std::pair<int, int>>& dots) {  // (node, pair), of one right operand
-    const std::tuple key{dots[0].first, static_cast<int>(paired), dots[0].second, 0};
-    if (made_.count(key)) return;
-    std::vector<int> left, heights;
+  // Nodes of pairs that share their right operand: their rows are one left operand.
+  void stacked_dots(const std::vector<int>& nodes, const std::vector<int>& pairs) {
+    if (made_.count({nodes[0], static_cast<int>(paired), pairs[0], 0})) return;
+    struct Dot {
+      int node, pair, rows;
+    };
+    std::vector<Dot> dots;
+    std::vector<int> left;
     Tiles lhs, rhs;
-    for (auto [n, u] : dots) {
-      std::tie(lhs, rhs) = dot_operands(n, u, paired);
-      left.push_back(whole(lhs));
-      heights.push_back(lhs.rows());
-    }
-    const int n = dots[0].first, all = std::accumulate(heights.begin(), heights.end(), 0), N = columns(n, rhs);
-    const int stacked = concat(left, 0, {all, lhs.width}, lhs.element), right = whole(rhs);
-    const int v = product(n, stacked, right, all, rhs);
+    int all = 0;
+    for (int n : nodes)
+      for (int u : pairs) {
+        std::tie(lhs, rhs) = dot_operands(n, u, paired);
+        left.push_back(whole(lhs));
+        dots.push_back({n, u, lhs.rows()});
+        all += lhs.rows();
+      }
+    const int N = columns(nodes[0], rhs), stacked = concat(left, 0, {all, lhs.width}, lhs.element), right = whole(rhs);
+    const int v = product(nodes[0], stacked, right, all, rhs);
     int row = 0;
-    for (std::size_t i = 0; i < dots.size(); i++) {
-      made_[{dots[i].first, static_cast<int>(paired), dots[i].second, 0}] = {{{cut(v, row, heights[i], 0, N, Element::f32), heights[i]}}, N, Element::f32};
-      row += heights[i];
+    for (const Dot& d : dots) {
+      made_[{d.node, static_cast<int>(paired), d.pair, 0}] = {{{cut(v, row, d.rows, 0, N, Element::f32), d.rows}}, N, Element::f32};
+      row += d.rows;
     }
-  }
-  void dot_of_all(int n, const std::vector<int>& pairs) {
-    std::vector<std::pair<int, int>> dots;
-    for (int u : pairs) dots.emplace_back(n, u);
-    dot_of_rows(dots);
-  }
-  void stacked_dots(const std::vector<int>& nodes, int pair) {
-    std::vector<std::pair<int, int>> dots;
-    for (int n : nodes) dots.emplace_back(n, pair);
-    dot_of_rows(dots);
   }
   // [A0; A1] x [B0 | B1]: of the product of two pairs the diagonal blocks are wanted, and the weights are pushed once.
   void joined_dots(int n, const std::vector<int>& pairs) {
@@ -1162,6 +1160,7 @@ class Paired : Lowering {
     while (slots < distance) slots *= 2;
     return slots;
   }
+  int kept_width(int n, Form f) const { return in_all_lanes(n, f) ? 128 : width(n, f); }
   int ring(int n, Form f) {
     if (f >= part) f = paired;
     auto [at, fresh] = ring_of_.try_emplace({n, f}, -1);
@@ -1169,7 +1168,7 @@ class Paired : Lowering {
     const int slots = slots_of(n);
     if (fresh) {
       at->second = f == table ? scratch({slots, table_rows(n), table_width(n)}, q.element)
-                              : scratch({slots * units_of(q.domain), q.rows, in_all_lanes(n, f) ? 128 : width(n, f)}, q.element);
+                              : scratch({slots * units_of(q.domain), q.rows, kept_width(n, f)}, q.element);
       rings_.push_back(at->second);
     }
     return at->second;
@@ -1186,7 +1185,7 @@ class Paired : Lowering {
   }
   void keep(int n, int pair, Form f) {
     note(n);
-    const int rows = f == table ? table_rows(n) : p[n].rows, w = f == table ? table_width(n) : in_all_lanes(n, f) ? 128 : width(n, f);
+    const int rows = f == table ? table_rows(n) : p[n].rows, w = f == table ? table_width(n) : kept_width(n, f);
     const int v = broadcast(whole(get(n, pair, f)), {rows, w}, p[n].element);
     const int at = ring_slot(n, f, pair, 0);
     store(ring(n, f), {at, b.index(0), b.index(0)}, v, {rows, w}, p[n].element);
